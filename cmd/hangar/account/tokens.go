@@ -173,8 +173,7 @@ func (c commands) createToken(cmd *cobra.Command, f *tokenFlags) error {
 	}
 	// Standard output has only the token: HANGAR_TOKEN=$(hangar tokens create …).
 	fmt.Fprintf(c.Stderr, "token %s for %s; it %s. It is not shown again.\n", made.ID, scopeOf(&made.Token), expires(made.Grant.Until))
-	_, err = fmt.Fprintln(c.Stdout, made.Text)
-	return err
+	return c.Sayf("%s", made.Text)
 }
 
 // scopeOf describes what a token is for.

@@ -92,8 +92,7 @@ func (f *logsFlags) printer(c *cli.Invocation) func(hangar.LogEntry) error {
 		return func(e hangar.LogEntry) error { return c.PrintJSONLine(e) }
 	case f.bare:
 		return func(e hangar.LogEntry) error {
-			_, err := fmt.Fprintln(c.Stdout, e.Message)
-			return err
+			return c.Sayf("%s", e.Message)
 		}
 	default:
 		return func(e hangar.LogEntry) error { return printEntry(c.Stdout, e) }

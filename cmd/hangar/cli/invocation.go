@@ -52,12 +52,17 @@ func New(s Streams, getenv func(string) string) *Invocation {
 // Run adopts root, executes the command line, reports its error, and returns the exit code.
 func (c *Invocation) Run(ctx context.Context, root *cobra.Command, args []string) int {
 	c.Args = args
+	out := &output{Writer: c.Stdout}
+	c.Stdout = out
 	c.Adopt(root)
 	root.SetArgs(args)
 	root.SetIn(c.Stdin)
 	root.SetOut(c.Stdout)
 	root.SetErr(c.Stderr)
 	cmd, err := root.ExecuteContextC(ctx)
+	if failed := out.failed.Load(); err == nil && failed != nil {
+		c.parsed, err = true, *failed
+	}
 	return c.report(cmd, err)
 }
 
@@ -87,10 +92,19 @@ func (c *Invocation) addFlags(root *cobra.Command) {
 	c.AddDirFlag(root)
 }
 
+// Terminal returns the terminal that a stream of an invocation is; false: it is none.
+func Terminal(stream any) (*os.File, bool) {
+	if out, ok := stream.(*output); ok {
+		stream = out.Writer
+	}
+	f, ok := stream.(*os.File)
+	return f, ok && term.IsTerminal(int(f.Fd()))
+}
+
 // IsTerminal reports whether a stream of an invocation is a terminal.
 func IsTerminal(stream any) bool {
-	f, ok := stream.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
+	_, ok := Terminal(stream)
+	return ok
 }
 
 // ReadFile reads at most a number of bytes of a file, or of standard input if the name is -.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,21 @@ type Streams struct {
 	Stdin  io.Reader
 	Stdout io.Writer
 	Stderr io.Writer
+}
+
+// output is the standard output of an invocation. The invocation fails with the first error of a write, so commands
+// need not check each.
+type output struct {
+	io.Writer
+	failed atomic.Pointer[error]
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.Writer.Write(b)
+	if err != nil {
+		o.failed.CompareAndSwap(nil, &err)
+	}
+	return n, err
 }
 
 // Sayf prints a line on standard output.
@@ -73,9 +89,7 @@ func (s *Streams) PrintList(f ListFlags, list any, rows [][]string, hint string)
 		return s.PrintJSON(list)
 	case f.Quiet:
 		for _, row := range rows[1:] {
-			if err := s.Sayf("%s", row[f.Name]); err != nil {
-				return err
-			}
+			fmt.Fprintln(s.Stdout, row[f.Name])
 		}
 		return nil
 	case len(rows) == 1 && hint != "":

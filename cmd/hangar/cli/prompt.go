@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"golang.org/x/term"
@@ -46,11 +45,11 @@ const maxPasswordInput = hangar.MaxRegistryPassword + 2
 func (s *Streams) ReadSecret(fromStdin bool, what, pipe, format string, args ...any) (hangar.Sensitive, error) {
 	var raw []byte
 	var err error
-	stdin, _ := s.Stdin.(*os.File)
+	stdin, asked := Terminal(s.Stdin)
 	switch {
 	case fromStdin:
 		raw, err = io.ReadAll(io.LimitReader(s.Stdin, maxPasswordInput))
-	case IsTerminal(s.Stdin) && IsTerminal(s.Stderr):
+	case asked && IsTerminal(s.Stderr):
 		fmt.Fprintf(s.Stderr, format, args...)
 		leave := RestoreOnSignal(stdin)
 		raw, err = term.ReadPassword(int(stdin.Fd()))

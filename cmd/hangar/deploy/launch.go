@@ -52,9 +52,7 @@ func NewLaunchCommand(inv *cli.Invocation) *cobra.Command {
 			if path, raw, err = writeNew(dir, name, f.image, port); err != nil {
 				return err
 			}
-			if err := c.Sayf("%s is written.", path); err != nil {
-				return err
-			}
+			fmt.Fprintf(c.Stdout, "%s is written.\n", path)
 		default:
 			return err
 		}

@@ -74,8 +74,7 @@ func newPushCommand(c *cli.Invocation) *cobra.Command {
 				// Standard output has only the reference, so that $(hangar image push …) can be an argument.
 				fmt.Fprintf(c.Stderr, "pushed %s after %s; to run it: hangar machine run APP %s\n", args[1], cli.Brief(time.Since(began)), pushed)
 			}
-			_, err = fmt.Fprintln(c.Stdout, pushed)
-			return err
+			return c.Sayf("%s", pushed)
 		},
 	}
 	flags := cmd.Flags()

@@ -91,14 +91,14 @@ func execArgs(args []string) (names, command []string) {
 // terminal connects this terminal to the command: in raw mode, and with its size. The returned function
 // restores the terminal.
 func (c commands) terminal(ctx context.Context, req *hangar.ExecRequest, streams *hangar.ExecStreams) (restore func(), err error) {
-	if out, ok := c.Stdout.(*os.File); ok && cli.IsTerminal(out) {
+	if out, ok := cli.Terminal(c.Stdout); ok {
 		req.Size = sizeOf(out)
 		ctx, cancel := context.WithCancel(ctx)
 		streams.Resize = watchSize(ctx, out)
 		restore = cancel
 	}
-	in, ok := c.Stdin.(*os.File)
-	if !ok || streams.Stdin == nil || !cli.IsTerminal(in) {
+	in, ok := cli.Terminal(c.Stdin)
+	if !ok || streams.Stdin == nil {
 		if restore == nil {
 			restore = func() {}
 		}

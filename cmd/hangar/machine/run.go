@@ -212,8 +212,7 @@ func (c commands) printLaunched(m *hangar.Machine, f *launchFlags, took time.Dur
 	case f.asJSON:
 		return c.PrintJSON(m)
 	case f.quiet:
-		_, err := fmt.Fprintln(c.Stdout, m.ID)
-		return err
+		return c.Sayf("%s", m.ID)
 	}
 	if f.detach {
 		return c.Sayf("Machine %s (%s) is recorded and boots by itself.", m.ID, m.Name)

@@ -212,12 +212,12 @@ func newSFTPShellCommand(c commands) *cobra.Command {
 			}
 			x := &fileShell{c: c, s: s}
 			x.dir, err = s.RealPath(".")
-			in, isFile := c.Stdin.(*os.File)
-			out, shows := c.Stdout.(*os.File)
+			in, asks := cli.Terminal(c.Stdin)
+			out, shows := cli.Terminal(c.Stdout)
 			switch {
 			case err != nil:
 				err = s.Why(".", err)
-			case isFile && shows && cli.IsTerminal(in) && cli.IsTerminal(out):
+			case asks && shows:
 				err = x.converse(ctx, in, out)
 			default:
 				err = x.runScript(ctx, c.Stdin)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -153,7 +152,7 @@ const (
 
 // width returns the characters per line of the output.
 func (c commands) width() int {
-	if f, ok := c.Stdout.(*os.File); ok {
+	if f, ok := cli.Terminal(c.Stdout); ok {
 		if w, _, err := term.GetSize(int(f.Fd())); err == nil && w > 0 {
 			return w
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -55,10 +56,11 @@ func newTopCommand(c commands) *cobra.Command {
 				return err
 			}
 			t := top{c: c, p: p, query: q, order: order, interval: interval}
-			if asJSON || once || !cli.IsTerminal(c.Stdout) || !cli.IsTerminal(c.Stdin) {
+			out, shown := cli.Terminal(c.Stdout)
+			if asJSON || once || !shown || !cli.IsTerminal(c.Stdin) {
 				return t.once(cmd.Context(), asJSON)
 			}
-			return t.live(cmd.Context())
+			return t.live(cmd.Context(), out)
 		},
 	}
 	flags := cmd.Flags()
@@ -106,9 +108,9 @@ func (t top) once(ctx context.Context, asJSON bool) error {
 	return t.c.PrintList(cli.ListFlags{AsJSON: asJSON}, rows, usageTable(rows), "No Machine is started, or none has been measured yet.")
 }
 
-func (t top) live(ctx context.Context) error {
+func (t top) live(ctx context.Context, out *os.File) error {
 	t.ctx = ctx
-	_, err := tea.NewProgram(t, tea.WithContext(ctx), tea.WithInput(t.c.Stdin), tea.WithOutput(t.c.Stdout)).Run()
+	_, err := tea.NewProgram(t, tea.WithContext(ctx), tea.WithInput(t.c.Stdin), tea.WithOutput(out)).Run()
 	if errors.Is(err, tea.ErrInterrupted) || ctx.Err() != nil {
 		return cli.ExitStatus(cli.ExitInterrupted)
 	}

@@ -275,8 +275,7 @@ func (c commands) printCheck(check *hangar.CertificateCheck, asJSON bool) error 
 	if !check.Configured {
 		verdict = "which is not the App"
 	}
-	_, err := fmt.Fprintf(c.Stdout, "\nIt resolves to %s, %s.\n", strings.Join(found, ", "), verdict)
-	return err
+	return c.Sayf("\nIt resolves to %s, %s.", strings.Join(found, ", "), verdict)
 }
 
 func newCertsRemoveCommand(c commands) *cobra.Command {

@@ -3,7 +3,6 @@ package provider
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -107,7 +106,7 @@ var marks = map[check.Outcome]string{check.Kept: "ok      ", check.Broken: "BROK
 
 func (c commands) show(r check.Result, asJSON bool) {
 	if asJSON {
-		_ = json.NewEncoder(c.Stdout).Encode(r) // the exit code reports the result, too
+		_ = c.PrintJSONLine(r) // the invocation fails if it cannot be written
 		return
 	}
 	fmt.Fprintln(c.Stdout, marks[r.Outcome]+r.Rule)
