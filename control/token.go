@@ -196,10 +196,10 @@ func (t *Tokens) Tokens(ctx context.Context, filter hangar.TokenFilter) ([]*hang
 		return nil, hangar.Errorf(hangar.CodeForbidden, "", "You are not allowed to see any tokens")
 	}
 	list := []*hangar.Token{}
-	for _, token := range t.tokens.List() {
-		if owns(p, &token) && filter.Matches(&token) && isOf(token.Grant, about) {
-			list = append(list, &token)
-		}
+	for _, token := range t.tokens.List(func(token *hangar.Token) bool {
+		return owns(p, token) && filter.Matches(token) && isOf(token.Grant, about)
+	}) {
+		list = append(list, &token)
 	}
 	return list, nil
 }
@@ -267,19 +267,13 @@ func (t *Tokens) revoke(ctx context.Context, token *hangar.Token) error {
 
 // find returns the token that a caller means, among those that it owns.
 func (t *Tokens) find(p hangar.Principal, idOrName string) (*hangar.Token, error) {
-	var named []*hangar.Token
-	for _, token := range t.tokens.List() {
-		switch {
-		case !owns(p, &token):
-		case token.ID == hangar.TokenID(idOrName):
-			return &token, nil
-		case token.Name == idOrName:
-			named = append(named, &token)
-		}
+	if known, ok := t.tokens.Find(hangar.TokenID(idOrName)); ok && owns(p, &known.Token) {
+		return &known.Token, nil
 	}
+	named := t.tokens.List(func(token *hangar.Token) bool { return token.Name == idOrName && owns(p, token) })
 	switch len(named) {
 	case 1:
-		return named[0], nil
+		return &named[0], nil
 	case 0:
 		return nil, hangar.Errorf(hangar.CodeNotFound, hangar.ReasonTokenNotFound, "Could not find token %.100q", idOrName)
 	default:

@@ -319,8 +319,9 @@ func TestUnreadableRecordsOpenNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		again, _ := open(t, store, dir)
-		if valid(t, again, made.Text) || !valid(t, again, admin) || len(again.List()) != 1 {
-			t.Errorf("%s: token valid %t, admin valid %t, %d tokens", name, valid(t, again, made.Text), valid(t, again, admin), len(again.List()))
+		list := again.List(func(*hangar.Token) bool { return true })
+		if valid(t, again, made.Text) || !valid(t, again, admin) || len(list) != 1 {
+			t.Errorf("%s: token valid %t, admin valid %t, %d tokens", name, valid(t, again, made.Text), valid(t, again, admin), len(list))
 		}
 	}
 }

@@ -214,12 +214,12 @@ func (m *memory) Find(id hangar.TokenID) (Record, bool) {
 	return e.record(), true
 }
 
-// List returns every token, in the order of their creation.
-func (m *memory) List() []hangar.Token {
+// List returns the tokens that match, in the order of their creation. match must not call m.
+func (m *memory) List(match func(*hangar.Token) bool) []hangar.Token {
 	m.mu.RLock()
-	list := make([]hangar.Token, 0, len(m.tokens))
+	var list []hangar.Token
 	for _, e := range m.tokens {
-		if e.Record != nil {
+		if e.Record != nil && match(&e.Token) {
 			list = append(list, e.record().Token)
 		}
 	}
