@@ -2,13 +2,18 @@ package replica_test
 
 import (
 	"bytes"
+	"database/sql"
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/hangar-platform/hangar/replica/database"
 	"github.com/hangar-platform/hangar/replica/locks"
+	"github.com/hangar-platform/hangar/replica/sqlite"
 	"github.com/hangar-platform/hangar/replica/tail"
 )
 
@@ -97,5 +102,77 @@ func TestImportOverCommits(t *testing.T) {
 				t.Error("the import has other content")
 			}
 		})
+	}
+}
+
+// oneOwner is a lock that does not exclude its owner from itself, like one of a process.
+type oneOwner struct {
+	held  atomic.Bool
+	taken chan struct{}
+}
+
+func (o *oneOwner) Set(mode locks.Mode, start, _ uint64) error {
+	if start == sqlite.SharedFirst {
+		o.held.Store(mode == locks.Exclusive)
+		o.taken <- struct{}{}
+	} else if start == sqlite.PendingByte && mode == locks.None {
+		o.held.Store(false)
+	}
+	return nil
+}
+
+// TestTwoImports imports a file while another import writes: each has the database locked until it has ended.
+func TestTwoImports(t *testing.T) {
+	dir := t.TempDir()
+	conn, err := sql.Open("sqlite3", filepath.Join(dir, "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	var files [2][]byte
+	for i, statement := range []string{"CREATE TABLE t(v)", "INSERT INTO t VALUES(1)"} {
+		if _, err := conn.Exec(statement); err != nil {
+			t.Fatal(err)
+		}
+		if files[i], err = os.ReadFile(filepath.Join(dir, "file")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock := &oneOwner{taken: make(chan struct{}, 10)}
+	var db *database.DB
+	second := make(chan error, 1)
+	load := func(file []byte) error {
+		_, err := db.Import(t.Context(), bytes.NewReader(file))
+		return err
+	}
+	begin := sync.OnceFunc(func() {
+		go func() { second <- load(files[1]) }()
+		select {
+		case <-lock.taken:
+		case <-time.After(time.Second / 4):
+		}
+	})
+	db, err = database.Open(database.Config{
+		Name: "app.db", Dir: dir, Log: filepath.Join(dir, "log"),
+		Locks: func(database.File) (locks.Ranges, error) { return lock, nil },
+		Written: func(database.File, int64, int64) {
+			if len(lock.taken) > 0 {
+				<-lock.taken // of this import
+			}
+			begin()
+			if !lock.held.Load() {
+				t.Error("it writes without the lock")
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := load(files[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-second; err != nil {
+		t.Fatal(err)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/superfly/ltx"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/hangar-platform/hangar/replica/locks"
 	"github.com/hangar-platform/hangar/replica/sqlite"
@@ -114,6 +115,7 @@ type DB struct {
 	c   Config
 	log *txlog.Log
 
+	writing  *semaphore.Weighted // of the writers of this process, whose locks do not exclude one another
 	mu       sync.Mutex
 	enc      txlog.Encoder
 	encoded  []byte

@@ -15,6 +15,7 @@ import (
 	"slices"
 
 	"github.com/superfly/ltx"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/replica/sqlite"
@@ -32,7 +33,7 @@ func Open(c Config) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("log of %s: %w", c.Name, err)
 	}
-	d := &DB{c: c, log: log, pos: log.Pos()}
+	d := &DB{c: c, log: log, pos: log.Pos(), writing: semaphore.NewWeighted(1)}
 	if err := (recovery{d}).recover(); err != nil {
 		for _, f := range Files() {
 			d.removed(f)

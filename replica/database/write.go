@@ -220,6 +220,19 @@ type writers struct{ *DB }
 // file itself, because no program has it open, or none reads it in rollback mode. Otherwise the
 // caller writes to the WAL.
 func (d writers) lockForWrite(ctx context.Context) (release func(), direct bool, err error) {
+	if err := d.writing.Acquire(ctx, 1); err != nil {
+		return nil, false, err
+	}
+	unlock, direct, err := d.lockOut(ctx)
+	if err != nil {
+		d.writing.Release(1)
+		return nil, false, err
+	}
+	return func() { unlock(); d.writing.Release(1) }, direct, nil
+}
+
+// lockOut is lockForWrite for the only writer of this process.
+func (d writers) lockOut(ctx context.Context) (release func(), direct bool, err error) {
 	pending := false
 	undo := func() {}
 	defer func() {
