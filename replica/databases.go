@@ -133,6 +133,9 @@ func (n *Node) Writable() bool {
 
 // Admits implements mount.Databases.
 func (n programs) Admits(db *database.DB) bool {
+	if database.Torn(db) {
+		return false
+	}
 	if !n.Writable() {
 		_, ok := n.forwarding(db.Name())
 		return ok

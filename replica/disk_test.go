@@ -58,6 +58,7 @@ type disk struct {
 	before func(op int) // called before each change, with the number of changes so far
 	broken string       // suffix of files that cannot be synced, if any
 	full   string       // suffix of a file of which one write fails, if any
+	spared int          // how many writes of that file succeed before
 	small  string       // suffix of a file that may not grow beyond its size, if any
 }
 
@@ -187,8 +188,10 @@ func (f *diskFile) Write(_ context.Context, _ fs.FileHandle, b []byte, off int64
 	defer f.d.mu.Unlock()
 	op := diskOp{kind: diskWrite, file: f.id, name: f.Path(nil), off: off, data: slices.Clone(b)}
 	if f.d.full != "" && strings.HasSuffix(op.name, f.d.full) {
-		f.d.full = ""
-		return 0, syscall.ENOSPC
+		if f.d.spared--; f.d.spared < 0 {
+			f.d.full = ""
+			return 0, syscall.EIO
+		}
 	}
 	if !f.fits(off + int64(len(b))) {
 		return 0, syscall.ENOSPC

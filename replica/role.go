@@ -34,6 +34,12 @@ func (n *Node) Run(ctx context.Context) error {
 		g.Go(func() error { return t.Run(ctx) })
 	}
 	g.Go(func() error {
+		_ = pause.Between(ctx, pause.Backoff{First: minBackoff, Most: maxBackoff}, roles{n}.finish, func(err error) {
+			n.c.Log.Error("the last transaction of a database cannot be written yet, and programs cannot write to it", "error", err)
+		})
+		return nil
+	})
+	g.Go(func() error {
 		for pause.For(ctx, n.c.TrimInterval) == nil {
 			if err := n.trim(); err != nil {
 				n.c.Log.Error("old transactions could not be removed", "error", err)
@@ -219,20 +225,18 @@ func (n roles) lead(ctx context.Context, term lease.Term) error {
 	epoch := n.epoch()
 	for _, db := range n.All() {
 		db.SetEpoch(epoch)
-		bounded, cancel := context.WithTimeout(ctx, settleTimeout)
-		err := database.Finish(bounded, db)
-		cancel()
+		err := n.finishOne(ctx, db)
 		if err != nil && term.Quorum.Promises() {
-			return fmt.Errorf("database %s lacks an acknowledged transaction: %w", db.Name(), err)
+			return fmt.Errorf("an acknowledged transaction is missing: %w", err)
 		}
 		if err != nil {
-			n.c.Log.Warn("the last transaction of a database cannot be written, and may be lost", "db", db.Name(), "error", err)
+			n.c.Log.Warn("the last transaction of a database cannot be written yet, and programs cannot write to it", "error", err)
 		}
 	}
 	quorum(n).beginSync(term)
 	n.leading.Store(term.Epoch)
 	for _, db := range n.All() {
-		if !n.strict {
+		if !n.strict || database.Torn(db) {
 			continue // the tail compares the database with its position while no program writes
 		}
 		differed, err := db.Reconcile()
@@ -251,6 +255,27 @@ func (n roles) lead(ctx context.Context, term lease.Term) error {
 	n.setRole()
 	n.c.Log.Info("primary", "epoch", epoch)
 	n.once.Do(func() { close(n.ready) })
+	return nil
+}
+
+// finish writes what could not be written while this node was the primary already.
+func (n roles) finish(ctx context.Context) error {
+	var errs []error
+	for _, db := range n.All() {
+		if n.Writable() {
+			errs = append(errs, n.finishOne(ctx, db))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// finishOne writes the last transaction of the log of a database if it is missing.
+func (n roles) finishOne(ctx context.Context, db *database.DB) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	if err := database.Finish(ctx, db); err != nil {
+		return fmt.Errorf("database %s: %w", db.Name(), err)
+	}
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/superfly/ltx"
 
@@ -15,11 +16,11 @@ import (
 	"github.com/hangar-platform/hangar/replica/txlog"
 )
 
-// fail makes the next write to the file with a suffix fail.
-func (d *disk) fail(suffix string) {
+// fail makes a write to the file with a suffix fail, after a number of writes that succeed.
+func (d *disk) fail(suffix string, spared int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.full = suffix
+	d.full, d.spared = suffix, spared
 }
 
 // bound keeps the file with a suffix from growing; empty: none.
@@ -102,7 +103,7 @@ func TestFullReplica(t *testing.T) {
 			other.ready()
 			n.exec("app.db", journal, "CREATE TABLE t(v)")
 			same(t, n, other, "app.db")
-			d.fail("files/app.db")
+			d.fail("files/app.db", 0)
 			n.exec("app.db", journal, "INSERT INTO t VALUES(1)")
 			eventually(t, "the failure", d.failed)
 			n.exec("app.db", journal, "INSERT INTO t VALUES(2)")
@@ -192,7 +193,7 @@ func unfinished(t *testing.T, n *testNode) (*disk, *database.DB, ltx.Pos) {
 		}
 		last := tx.Pos() == log.Pos()
 		if last {
-			d.fail("app.db")
+			d.fail("app.db", 0)
 		}
 		if err := db.Apply(t.Context(), tx, b, r.Epoch()); err != nil != last {
 			t.Fatal(tx.MinTXID, err)
@@ -215,7 +216,7 @@ func TestFullImport(t *testing.T) {
 			imported, _ := n.export("app.db")
 			n.exec("app.db", "delete", "UPDATE t SET v=randomblob(20000)")
 			same(t, n, other, "app.db")
-			d.fail("files/app.db")
+			d.fail("files/app.db", 0)
 			if got := n.postImport("app.db", imported); got != http.StatusInternalServerError {
 				t.Error("status ", got)
 			}
@@ -235,6 +236,72 @@ func TestFullImport(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestTornImport: an import fails when some of its pages are in the database file. No program makes a transaction of
+// the mixture: the next commit follows the import, or, if the log does not have the import, the next import.
+func TestTornImport(t *testing.T) {
+	for name, pageSize := range map[string]string{"logged": "4096", "unlogged": "8192"} {
+		t.Run(name, func(t *testing.T) {
+			d := newDisk(t)
+			n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
+			n.ready()
+			other := startNode(t, nodeConfig{primary: n.url})
+			other.ready()
+			n.exec("new.db", "delete", "PRAGMA page_size="+pageSize, "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(40000))")
+			imported, _ := n.export("new.db")
+			n.exec("app.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(40000))")
+			same(t, n, other, "app.db")
+			d.fail("files/app.db", 3)
+			if got := n.postImport("app.db", imported); got != http.StatusInternalServerError {
+				t.Error("status ", got)
+			}
+			wrote := make(chan error, 1)
+			go func() {
+				wrote <- workerJob{Path: n.path("app.db"), Statements: []string{"PRAGMA user_version=7"}}.inProcess(t)
+			}()
+			if name == "unlogged" {
+				select {
+				case err := <-wrote:
+					t.Fatal("a program has written: ", err)
+				case <-time.After(time.Second):
+				}
+				if got := n.postImport("app.db", imported); got != http.StatusOK {
+					t.Error("status ", got)
+				}
+			}
+			if err := <-wrote; err != nil {
+				t.Fatal(err)
+			}
+			same(t, n, other, "app.db")
+			const blob = 12288 // both have it in the last pages
+			if got, _ := n.export("app.db"); len(got) != len(imported) || !bytes.Equal(got[blob:], imported[blob:]) {
+				t.Error("the import has other content")
+			}
+			if diverged, _ := n.Find("app.db").Diverged(); diverged {
+				t.Error("still diverged")
+			}
+		})
+	}
+}
+
+// TestRemoveTorn removes a database of which an import has written some pages.
+func TestRemoveTorn(t *testing.T) {
+	d := newDisk(t)
+	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
+	n.ready()
+	n.exec("new.db", "delete", "PRAGMA page_size=8192", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(40000))")
+	imported, _ := n.export("new.db")
+	n.exec("app.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(40000))")
+	d.fail("files/app.db", 3)
+	if got := n.postImport("app.db", imported); got != http.StatusInternalServerError {
+		t.Error("status ", got)
+	}
+	if err := os.Remove(n.path("app.db")); err != nil {
+		t.Fatal(err)
+	}
+	n.exec("app.db", "delete", "CREATE TABLE other(v)")
+	mustBeCaptured(t, n, "app.db")
 }
 
 // TestImportThatDoesNotFit: an import for which the disk has no room changes nothing, anywhere.

@@ -428,6 +428,10 @@ func (d *DB) Drop() error {
 	if len(d.sums) == 0 {
 		return nil
 	}
+	if err := d.Fenced(); err != nil {
+		return err
+	}
+	d.torn, d.owed = false, false // what they had is not needed any more
 	return journalCapture{d}.drop(false)
 }
 

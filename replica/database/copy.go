@@ -245,7 +245,11 @@ func (d replacing) spooled(s *Spool, c Change) ([]ltx.Checksum, error) {
 }
 
 func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error {
+	if err := d.reserve(c.PageSize, c.Pages, direct); err != nil {
+		return err
+	}
 	err := d.rewrite(s, c, direct)
+	d.torn = err != nil
 	if err == nil {
 		err = d.log.Reset(c.Pos, c.Epoch)
 	}
@@ -266,9 +270,9 @@ func (d replacing) rewrite(s *Spool, c Change, direct bool) error {
 			return err
 		}
 		direct = true // no program has the new file open
-	}
-	if err := d.reserve(c.PageSize, c.Pages, direct); err != nil {
-		return err
+		if err := d.reserve(c.PageSize, c.Pages, direct); err != nil {
+			return err
+		}
 	}
 	var pages []txlog.Page
 	flush := func(last bool) error {

@@ -133,6 +133,7 @@ type DB struct {
 	epoch    uint64
 	diverged bool // the content differs from pos
 	owed     bool // the content differs from pos because the last transaction of the log was not written
+	torn     bool // the content may have only some pages of one that the log does not have
 	ahead    bool // the WAL has more than pos
 	unsynced bool // transactions of another node were written since the last Trim
 	orphans  int  // transactions that SQLite committed while the node was fenced
@@ -189,6 +190,14 @@ func (d *DB) Diverged() (bool, int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.diverged || d.ahead, d.orphans
+}
+
+// Torn reports whether the content may be a mixture of two positions, because writing the pages of the second has
+// failed. It is no transaction, and nothing can be committed, until Finish, Replace or Import has written them.
+func Torn(d *DB) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.torn || d.owed
 }
 
 // SetEpoch sets the epoch of the transactions that this node commits from now on.

@@ -378,11 +378,17 @@ func (d *DB) Reconcile() (bool, error) {
 	return true, recovery{d}.match()
 }
 
+// errUnwritten is returned for a commit to a torn database.
+var errUnwritten = errors.New("some pages of the database could not be written")
+
 // match makes the content a transaction if it differs from the position. The caller has checked the
 // fence.
 func (d recovery) match() error {
 	if !d.diverged {
 		return nil
+	}
+	if d.torn || d.owed {
+		return errUnwritten
 	}
 	sum, err := d.absorb()
 	if err != nil {
@@ -393,7 +399,7 @@ func (d recovery) match() error {
 	if err := d.logWhole(pos, stamp); err != nil {
 		return err
 	}
-	d.diverged, d.owed = false, false
+	d.diverged = false
 	d.advance(pos, stamp)
 	return nil
 }
