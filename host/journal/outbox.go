@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/hangar-platform/hangar"
 )
@@ -155,6 +156,25 @@ func (j *Journal) waiting(of kind, limit int, yield func(k outboxKey, deleted bo
 		}
 		return nil
 	})
+}
+
+// PublishSome publishes the oldest items of an outbox, each of another Machine or volume, and returns how many. The
+// other functions are those of the Journal, for one kind.
+func PublishSome[P any](unpublished func(limit int) ([]P, error), published func([]P) error, publish func(P) error) (int, error) {
+	const batch, parallel = 256, 16
+	items, err := unpublished(batch)
+	if err != nil || len(items) == 0 {
+		return 0, err
+	}
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for _, p := range items {
+		group.Go(func() error { return publish(p) })
+	}
+	if err := group.Wait(); err != nil {
+		return 0, err
+	}
+	return len(items), published(items)
 }
 
 // Published removes items from the outbox, except those that have changed again since. It costs no

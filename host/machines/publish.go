@@ -6,16 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
-)
-
-// Bounds of publishing.
-const (
-	publishBatch = 256
-	publishers   = 16 // in parallel
 )
 
 // rows publishes the Machines for the other planes.
@@ -51,19 +43,9 @@ func (r *rows) awaitView(ctx context.Context, ref hangar.MachineRef) {
 
 // PublishSome publishes some of the pending rows, the oldest, and returns how many.
 func (r *rows) PublishSome(ctx context.Context) (int, error) {
-	pending, err := r.journal.Unpublished(publishBatch)
-	if err != nil || len(pending) == 0 {
-		return 0, err
-	}
-	var group errgroup.Group
-	group.SetLimit(publishers)
-	for _, p := range pending { // each belongs to another Machine
-		group.Go(func() error { return r.passOver(p.ID, r.publishRow(ctx, p)) })
-	}
-	if err := group.Wait(); err != nil {
-		return 0, err
-	}
-	return len(pending), r.journal.Published(pending)
+	return journal.PublishSome(r.journal.Unpublished, r.journal.Published, func(p journal.Pending) error {
+		return r.passOver(p.ID, r.publishRow(ctx, p))
+	})
 }
 
 // passOver logs the refusal of one row, because other Machines' rows must not queue behind it. It

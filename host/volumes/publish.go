@@ -5,16 +5,8 @@ import (
 	"errors"
 	"log/slog"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/hangar-platform/hangar"
 	"github.com/hangar-platform/hangar/host/journal"
-)
-
-// Bounds of publishing.
-const (
-	publishBatch = 256
-	publishers   = 16
 )
 
 // rows are the volumes as the other planes see them.
@@ -28,19 +20,9 @@ type rows struct {
 
 // PublishSome publishes some of the pending rows of volumes, the oldest, and returns how many.
 func (r *rows) PublishSome(ctx context.Context) (int, error) {
-	pending, err := r.journal.UnpublishedVolumes(publishBatch)
-	if err != nil || len(pending) == 0 {
-		return 0, err
-	}
-	var group errgroup.Group
-	group.SetLimit(publishers)
-	for _, p := range pending { // each of another volume
-		group.Go(func() error { return r.passOver(p.Ref, r.publish(ctx, p)) })
-	}
-	if err := group.Wait(); err != nil {
-		return 0, err
-	}
-	return len(pending), r.journal.PublishedVolumes(pending)
+	return journal.PublishSome(r.journal.UnpublishedVolumes, r.journal.PublishedVolumes, func(p journal.PendingVolume) error {
+		return r.passOver(p.Ref, r.publish(ctx, p))
+	})
 }
 
 // passOver logs the refusal of one row, because other volumes' rows must not queue behind it. It
