@@ -80,26 +80,31 @@ func (l *launch) create(conf *config.Config, id string) (*container.Container, e
 	return container.New(conf, container.Args{ID: id, Spec: l.spec, BundleDir: l.bundle, ConsoleSocket: l.console})
 }
 
-func result(c *container.Container) bundle.Result {
-	return bundle.Result{
-		SentryPID:     c.SandboxPid(),
-		GoferPID:      c.GoferPid.Load(),
-		ControlSocket: c.Sandbox.ControlSocketPath,
+// prepare creates the sandbox, of which nothing runs yet, and prepares the record of it for a driver that is started
+// later.
+func (l *launch) prepare(conf *config.Config, id string) (*container.Container, bundle.Result, error) {
+	c, err := l.create(conf, id)
+	if err != nil {
+		return nil, bundle.Result{}, fmt.Errorf("create sandbox: %w", err)
 	}
-}
-
-// launched reports that the sandbox was made, after it has recorded that for a driver that is
-// started later.
-func (l *launch) launched(c *container.Container) subcommands.ExitStatus {
-	r := result(c)
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	r := bundle.Result{SentryPID: c.SandboxPid(), GoferPID: c.GoferPid.Load(), ControlSocket: c.Sandbox.ControlSocketPath}
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err == nil {
-		r.HostBoot = strings.TrimSpace(string(id))
-		err = bundle.WriteResult(l.bundle, r)
+		r.HostBoot = strings.TrimSpace(string(boot))
+		err = bundle.PrepareResult(l.bundle, r)
 	}
 	if err != nil {
 		_ = c.Destroy()
-		return answer(r, fmt.Errorf("record the sandbox: %w", err))
+		return nil, r, fmt.Errorf("record the sandbox: %w", err)
+	}
+	return c, r, nil
+}
+
+// launched records and reports that the guest runs. It does not end what runs because of an error: the guest's memory
+// may exist nowhere else.
+func (l *launch) launched(r bundle.Result, err error) subcommands.ExitStatus {
+	if err = errors.Join(err, bundle.RecordResult(l.bundle)); err != nil {
+		r.Incomplete = err.Error()
 	}
 	return answer(r, nil)
 }
@@ -119,15 +124,15 @@ func (*startCommand) Usage() string { return "start -bundle DIR ID\n" }
 // Execute implements subcommands.Command.
 func (s *startCommand) Execute(_ context.Context, f *flag.FlagSet, args ...any) subcommands.ExitStatus {
 	conf := args[0].(*config.Config)
-	c, err := s.create(conf, f.Arg(0))
+	c, r, err := s.prepare(conf, f.Arg(0))
 	if err != nil {
-		return answer(bundle.Result{}, fmt.Errorf("create sandbox: %w", err))
+		return answer(r, err)
 	}
 	if err := c.Start(conf); err != nil {
 		_ = c.Destroy()
-		return answer(result(c), fmt.Errorf("start sandbox: %w", err))
+		return answer(r, fmt.Errorf("start sandbox: %w", err))
 	}
-	return s.launched(c)
+	return s.launched(r, nil)
 }
 
 // suspendCommand writes the memory of a sandbox to disk and ends it.
@@ -249,17 +254,18 @@ func (r *resumeCommand) Execute(_ context.Context, f *flag.FlagSet, args ...any)
 	}
 	verified := make(chan error, 1)
 	go func() { verified <- bundle.Verify(r.dir, meta) }()
-	c, err := r.create(conf, f.Arg(0))
+	c, made, err := r.prepare(conf, f.Arg(0))
 	if err != nil {
-		return answer(bundle.Result{NotBegun: true}, fmt.Errorf("create sandbox: %w", err))
+		return answer(bundle.Result{NotBegun: true}, err)
 	}
 	if err := <-verified; err != nil {
 		_ = c.Destroy()
 		return answer(bundle.Result{NotBegun: true}, err)
 	}
-	if err := c.Restore(conf, r.dir, r.direct, r.background, nil); err != nil {
+	err = c.Restore(conf, r.dir, r.direct, r.background, nil)
+	if err != nil && !c.Sandbox.Restored {
 		_ = c.Destroy()
-		return answer(result(c), fmt.Errorf("%w: %w", bundle.ErrDamaged, err))
+		return answer(made, fmt.Errorf("%w: %w", bundle.ErrDamaged, err))
 	}
-	return r.launched(c)
+	return r.launched(made, err)
 }

@@ -38,7 +38,7 @@ func (d *Driver) destroy(ctx finish.Context, id, dir string) error {
 		}
 	}
 	// Without the bundle, Recover does not find the sandbox any more.
-	files := []string{bundle.ConfigFile, bundle.TotalMemFile, bundle.ExitFile, bundle.SuspendFile, bundle.ResultFile, specDigestFile}
+	files := []string{bundle.ConfigFile, bundle.TotalMemFile, bundle.ExitFile, bundle.SuspendFile, bundle.PreparedFile, bundle.ResultFile, specDigestFile}
 	if s == nil {
 		// A start was interrupted, perhaps by the death of the daemon: its engine may still run, and
 		// its sandbox may be incomplete.

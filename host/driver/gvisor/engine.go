@@ -70,6 +70,10 @@ func (d *Driver) engine(ctx context.Context, begun *bool, out *os.File, args ...
 		*begun = !r.NotBegun
 		return r, fmt.Errorf("engine %s: %s", args[0], strings.TrimSpace(r.Error))
 	}
+	if r.Incomplete != "" {
+		d.log.ErrorContext(ctx, "a sandbox runs that the next daemon may not find, or that cannot be suspended",
+			"machine", args[len(args)-1], "error", r.Incomplete)
+	}
 	return r, nil
 }
 

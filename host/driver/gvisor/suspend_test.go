@@ -242,6 +242,31 @@ func TestResumeWithoutNetwork(t *testing.T) {
 	}
 }
 
+// TestResumeThatCannotBeRecorded: a resume that cannot be recorded for the next daemon has not begun, so that no Machine
+// runs that would have to be ended.
+func TestResumeThatCannotBeRecorded(t *testing.T) {
+	d := open(t)
+	spec := newSpec(t, "count")
+	m := boot(t, d, spec)
+	snapshot := filepath.Join(spec.Dir, "snapshot")
+	if err := d.Suspend(t.Context(), m.handle, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(spec.Dir, "result.tmp"), 0o700); err != nil { // in the way, until the resume is undone
+		t.Fatal(err)
+	}
+	_, err := d.Resume(t.Context(), spec, snapshot)
+	if !errors.Is(err, driver.ErrNotBegun) || errors.Is(err, driver.ErrSnapshotUnusable) {
+		t.Errorf("resumed: %v", err)
+	}
+	if m.handle, err = d.Resume(t.Context(), spec, snapshot); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Signal(t.Context(), m.handle, 10); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestOutOfMemory: the exit of a Machine that runs out of memory says so.
 func TestOutOfMemory(t *testing.T) {
 	d := open(t)

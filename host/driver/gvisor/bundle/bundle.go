@@ -26,6 +26,7 @@ const (
 	ExitFile     = "exit"        // written by the sentry when it ends; empty until then
 	SuspendFile  = "suspend"     // exists while a snapshot is written; its writer holds the lock
 	ResultFile   = "result"      // of the start or resume that made the sandbox, once it has succeeded
+	PreparedFile = "result.tmp"  // the same until then
 )
 
 // ResultFD is the descriptor on which an engine command writes its Result.
@@ -50,26 +51,30 @@ type Result struct {
 	ControlSocket string `json:"control_socket,omitempty"`
 	HostBoot      string `json:"host_boot,omitempty"` // id of the host's boot in which the processes started
 	Error         string `json:"error,omitempty"`
+	// Incomplete: why a driver that is started later may not find the sandbox, or not suspend it, though it runs.
+	Incomplete string `json:"incomplete,omitempty"`
 	// Unusable: the resume failed because of the snapshot.
 	Unusable bool `json:"unusable,omitempty"`
 	// NotBegun: the resume failed before it used the snapshot.
 	NotBegun bool `json:"not_begun,omitempty"`
 }
 
-// WriteResult records that a start or resume in dir has succeeded, in one step.
-func WriteResult(dir string, r Result) error {
+// PrepareResult writes the result of a start or resume in dir before it begins, because the disk may be full when it
+// has succeeded.
+func PrepareResult(dir string, r Result) error {
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(dir, ResultFile)
-	if err := os.WriteFile(path+".tmp", raw, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
+	return os.WriteFile(filepath.Join(dir, PreparedFile), raw, 0o600)
 }
 
-// ReadResult returns what WriteResult wrote. The error is fs.ErrNotExist when no start or resume has
+// RecordResult records that the start or resume in dir has succeeded, in one step.
+func RecordResult(dir string) error {
+	return os.Rename(filepath.Join(dir, PreparedFile), filepath.Join(dir, ResultFile))
+}
+
+// ReadResult returns what PrepareResult wrote. The error is fs.ErrNotExist when no start or resume has
 // succeeded.
 func ReadResult(dir string) (Result, error) {
 	path := filepath.Join(dir, ResultFile)
