@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/subcommands"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/state/statefile"
 	"gvisor.dev/gvisor/runsc/config"
 	"gvisor.dev/gvisor/runsc/container"
@@ -265,7 +267,27 @@ func (r *resumeCommand) Execute(_ context.Context, f *flag.FlagSet, args ...any)
 	err = c.Restore(conf, r.dir, r.direct, r.background, nil)
 	if err != nil && !c.Sandbox.Restored {
 		_ = c.Destroy()
-		return answer(made, fmt.Errorf("%w: %w", bundle.ErrDamaged, err))
+		return answer(bundle.Result{NotBegun: true}, notRestored(err))
 	}
 	return r.launched(made, err)
+}
+
+// refused is how runsc begins the text of what the sentry answers when it was given the snapshot. Before that, nothing
+// has used the snapshot.
+const refused = "restoring container "
+
+// notRestored turns an error of a resume whose guest does not run into ErrDamaged if the snapshot cannot be resumed any
+// more. Its files are as they were sealed, so the sentry restores them later, unless it has refused them for another
+// reason than that the host lacks something, or has ended meanwhile, when the guest may have run. What cannot be read of
+// them the next resume finds.
+func notRestored(err error) error {
+	text := err.Error()
+	lacks := slices.ContainsFunc([]unix.Errno{unix.ENOMEM, unix.ENOSPC, unix.EDQUOT, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.EAGAIN},
+		func(e unix.Errno) bool { // in the words of either
+			return strings.Contains(text, e.Error()) || strings.Contains(text, linuxerr.ErrorFromUnix(e).Error())
+		})
+	if strings.HasPrefix(text, refused) && !lacks {
+		return fmt.Errorf("%w: %w", bundle.ErrDamaged, err)
+	}
+	return err
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,8 +14,11 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/errors/linuxerr"
 	"gvisor.dev/gvisor/pkg/sentry/platform"
 	"gvisor.dev/gvisor/runsc/boot/filter"
+
+	"github.com/hangar-platform/hangar/host/driver/gvisor/bundle"
 )
 
 // TestSeccompProgramsAreCurrent: the programs are of the linked gVisor. Others would not be used, and every
@@ -95,6 +100,26 @@ func TestProcessorsAreOverridden(t *testing.T) {
 		overrideCPUs()
 		if !slices.Equal(os.Args, test.want) {
 			t.Errorf("arguments %q, want %q", os.Args, test.want)
+		}
+	}
+}
+
+// TestNotRestored: a snapshot that the sentry refuses, or does not survive, is lost. It is not because the host lacks
+// something, or because the resume failed before the sentry was asked.
+func TestNotRestored(t *testing.T) {
+	call := func(err string) error { return fmt.Errorf("restoring container %q: %v", "id", err) }
+	for err, lost := range map[error]bool{
+		call("failed to load kernel: unknown type"):                                 true,
+		call(`urpc method "containerManager.Restore" failed: EOF`):                  true,
+		call("creating memory file: " + unix.ENOMEM.Error()):                        false,
+		call("main MF start failed: " + unix.ENOSPC.Error()):                        false,
+		call("vfs.CompleteRestore() failed: " + linuxerr.ENFILE.Error()):            false,
+		fmt.Errorf("setting up network: %w", io.ErrClosedPipe):                      false,
+		fmt.Errorf("opening state file: %w", &os.PathError{Err: unix.EMFILE}):       false,
+		errors.New("connecting to control server at PID 7: " + unix.ENOENT.Error()): false,
+	} {
+		if got := errors.Is(notRestored(err), bundle.ErrDamaged); got != lost {
+			t.Errorf("%v: lost %v, want %v", err, got, lost)
 		}
 	}
 }
