@@ -285,6 +285,31 @@ func TestTornImport(t *testing.T) {
 	}
 }
 
+// TestUnwrittenImportInPlainDirectory: where logs are read, an import that the log has and the files do not is completed,
+// and not undone by a transaction.
+func TestUnwrittenImportInPlainDirectory(t *testing.T) {
+	d := newDisk(t)
+	n := startNode(t, nodeConfig{capture: replica.Tail, with: func(c *replica.Config) { c.Dir = d.dir }})
+	n.dir = d.dir
+	n.ready()
+	n.exec("new.db", "wal", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(40000))")
+	mustBeCaptured(t, n, "new.db")
+	imported, _ := n.export("new.db")
+	n.exec("app.db", "wal", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(40000))")
+	mustBeCaptured(t, n, "app.db")
+	d.fail("app.db-wal", 0)
+	if got := n.postImport("app.db", imported); got != http.StatusInternalServerError {
+		t.Error("status ", got)
+	}
+	eventually(t, "the import", func() bool {
+		diverged, _ := n.Find("app.db").Diverged()
+		return !diverged
+	})
+	if got, _ := n.export("app.db"); !bytes.Equal(got, imported) {
+		t.Error("the import has other content")
+	}
+}
+
 // TestRemoveTorn removes a database of which an import has written some pages.
 func TestRemoveTorn(t *testing.T) {
 	d := newDisk(t)

@@ -310,6 +310,9 @@ func (f *follower) attach() (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if database.Torn(db) {
+		return false, nil // its pages are written first
+	}
 	f.db = database.Live{DB: db}
 	wal, err := f.db.Mode()
 	if errors.Is(err, sqlite.ErrNotDatabase) || err == nil && !wal {
