@@ -132,6 +132,9 @@ func Start(ctx context.Context, spec Spec) (*Daemon, error) {
 		return nil, errors.Join(err, reapFailed(spec.Dir))
 	}
 	if err := errors.Join(reapStarter(spec.Dir), spec.prepare()); err != nil {
+		if errors.Is(err, unix.ECONNABORTED) || errors.Is(err, unix.ENOTCONN) { // says the export of a killed daemon
+			err = fmt.Errorf("%w: %w", ErrGone, err)
+		}
 		return nil, fmt.Errorf("start the storage daemon: %w", err)
 	}
 	return Adopt(ctx, spec)
