@@ -130,7 +130,9 @@ func TestSuspendThatCompletesLate(t *testing.T) {
 	r.exec(ref, "incr")
 	r.failing(fake.OpSuspend, 1)
 	r.must(r.SuspendMachine(t.Context(), ref))
-	r.until(func() bool { return strings.HasSuffix(r.history(ref), "suspend/started") })
+	r.until(func() bool {
+		return strings.HasSuffix(r.history(ref), "suspend/started") && r.state(ref) == hangar.MachineStarted
+	})
 	engine := fake.New(r.world, fake.Options{})
 	handle, err := engine.Adopt(t.Context(), ref.ID, "")
 	r.must(err)
