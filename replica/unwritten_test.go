@@ -329,39 +329,6 @@ func TestRemoveTorn(t *testing.T) {
 	mustBeCaptured(t, n, "app.db")
 }
 
-// TestImportThatDoesNotFit: an import for which the disk has no room changes nothing, anywhere.
-func TestImportThatDoesNotFit(t *testing.T) {
-	d := newDisk(t)
-	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
-	n.ready()
-	other := startNode(t, nodeConfig{primary: n.url})
-	other.ready()
-	n.exec("app.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(20000))")
-	large, _ := n.export("app.db")
-	n.exec("app.db", "delete", "DELETE FROM t", "VACUUM", "INSERT INTO t VALUES(1)")
-	before, _ := n.export("app.db")
-	d.bound("files/app.db")
-	if got := n.postImport("app.db", large); got != http.StatusInternalServerError {
-		t.Error("status ", got)
-	}
-	if diverged, _ := n.Find("app.db").Diverged(); diverged {
-		t.Error("diverged")
-	}
-	if after, _ := n.export("app.db"); !bytes.Equal(after, before) {
-		t.Error("the content has changed")
-	}
-	n.exec("app.db", "", "UPDATE t SET v=2")
-	same(t, n, other, "app.db")
-	d.bound("")
-	if got := n.postImport("app.db", large); got != http.StatusOK {
-		t.Error("status ", got)
-	}
-	same(t, n, other, "app.db")
-	if b, _ := n.export("app.db"); !bytes.Equal(b, large) {
-		t.Error("the import has other content")
-	}
-}
-
 func exported(t *testing.T, db *database.DB) []byte {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "export"))

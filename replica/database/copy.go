@@ -245,10 +245,18 @@ func (d replacing) spooled(s *Spool, c Change) ([]ltx.Checksum, error) {
 }
 
 func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error {
-	if err := d.reserve(c.PageSize, c.Pages, direct); err != nil {
+	write := func() error { return d.rewrite(s, c, direct) }
+	if !direct && c.Pages > 0 && len(d.sums) > 0 && c.PageSize != d.pageSize {
+		made := unnamed(d.c)
+		defer func() { _ = made.unlink(Main) }() // the next Open tries again
+		if err := (replacing{made}).rewrite(s, c, true); err != nil {
+			return fmt.Errorf("new file of the database: %w", err)
+		}
+		write = func() error { return d.install(made) }
+	} else if err := d.reserve(c.PageSize, c.Pages, direct); err != nil {
 		return err
 	}
-	err := d.rewrite(s, c, direct)
+	err := write()
 	d.torn = err != nil
 	if err == nil {
 		err = d.log.Reset(c.Pos, c.Epoch)
@@ -263,17 +271,27 @@ func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool)
 	return nil
 }
 
+// unnamed returns the DB of a file that takes the place of the database file once all of its pages are in it. The
+// file is beside the database file, and hidden.
+func unnamed(c Config) *DB {
+	return &DB{c: Config{Name: "." + c.Name + "-new", Dir: c.Dir}}
+}
+
+// install puts the file of an unnamed DB in the place of the database file, with its WAL and index. Programs that
+// have those open keep them.
+func (d replacing) install(made *DB) error {
+	if err := d.unlink(Main, WAL, SHM); err != nil {
+		return err
+	}
+	if err := durable.Rename(made.path(Main), d.path(Main)); err != nil {
+		return err
+	}
+	d.gone(Main) // a program may have made one meanwhile
+	return nil
+}
+
 // rewrite writes the pages of a spool to the files.
 func (d replacing) rewrite(s *Spool, c Change, direct bool) error {
-	if !direct && c.Pages > 0 && len(d.sums) > 0 && c.PageSize != d.pageSize {
-		if err := d.write(nil, c.PageSize, 0, direct); err != nil {
-			return err
-		}
-		direct = true // no program has the new file open
-		if err := d.reserve(c.PageSize, c.Pages, direct); err != nil {
-			return err
-		}
-	}
 	var pages []txlog.Page
 	flush := func(last bool) error {
 		if !last && !direct {

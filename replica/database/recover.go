@@ -47,6 +47,9 @@ func Open(c Config) (*DB, error) {
 type recovery struct{ *DB }
 
 func (d recovery) recover() error {
+	if err := unnamed(d.c).unlink(Main); err != nil {
+		return err
+	}
 	if !d.c.Live {
 		if err := d.rollBack(); err != nil {
 			return err

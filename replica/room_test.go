@@ -1,0 +1,105 @@
+package replica_test
+
+import (
+	"bytes"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hangar-platform/hangar/replica"
+)
+
+// TestImportThatDoesNotFit: an import for which the disk has no room changes nothing, anywhere.
+func TestImportThatDoesNotFit(t *testing.T) {
+	for name, pageSize := range map[string]string{"logged": "4096", "unlogged": "8192"} {
+		t.Run(name, func(t *testing.T) {
+			d := newDisk(t)
+			n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
+			n.ready()
+			other := startNode(t, nodeConfig{primary: n.url})
+			other.ready()
+			n.exec("new.db", "delete", "PRAGMA page_size="+pageSize, "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(20000))")
+			large, _ := n.export("new.db")
+			n.exec("app.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(1)")
+			before, _ := n.export("app.db")
+			d.bound("files/app.db")
+			if got := n.postImport("app.db", large); got != http.StatusInternalServerError {
+				t.Error("status ", got)
+			}
+			if diverged, _ := n.Find("app.db").Diverged(); diverged {
+				t.Error("diverged")
+			}
+			if after, _ := n.export("app.db"); !bytes.Equal(after, before) {
+				t.Error("the content has changed")
+			}
+			n.exec("app.db", "", "UPDATE t SET v=2")
+			same(t, n, other, "app.db")
+			d.bound("")
+			if got := n.postImport("app.db", large); got != http.StatusOK {
+				t.Error("status ", got)
+			}
+			same(t, n, other, "app.db")
+			if b, _ := n.export("app.db"); !bytes.Equal(b, large) {
+				t.Error("the import has other content")
+			}
+		})
+	}
+}
+
+// TestRenewOnFullDisk imports a file with another page size while a program has the database open, on a disk without
+// room for the new file: the database stays as it is. With room, the program keeps the old file.
+func TestRenewOnFullDisk(t *testing.T) {
+	needsMount(t)
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	source := startNode(t, nodeConfig{})
+	source.ready()
+	source.exec("new.db", "delete", "PRAGMA page_size=8192", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(500000))")
+	imported, _ := source.export("new.db")
+	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = filepath.Join(dir, "data") }})
+	n.ready()
+	other := startNode(t, nodeConfig{primary: n.url})
+	other.ready()
+	n.exec("app.db", "wal", "CREATE TABLE t(v)")
+	w := startWorker(t, workerJob{Path: n.path("app.db"), Journal: "wal", Hold: true, Statements: []string{"INSERT INTO t VALUES(1)"}})
+	eventually(t, "the program", func() bool { return w.count() > 0 })
+	same(t, n, other, "app.db")
+	before, at := n.export("app.db")
+	if got := n.postImport("app.db", imported); got != http.StatusInternalServerError {
+		t.Error("status ", got)
+	}
+	if diverged, _ := n.Find("app.db").Diverged(); diverged {
+		t.Error("diverged")
+	}
+	if after, pos := n.export("app.db"); pos != at || !bytes.Equal(after, before) {
+		t.Errorf("%d bytes at %s; they were %d at %s", len(after), pos, len(before), at)
+	}
+	n.exec("app.db", "", "UPDATE t SET v=2")
+	same(t, n, other, "app.db")
+	hidden, err := filepath.Glob(filepath.Join(dir, "data", "files", ".*"))
+	if err != nil || len(hidden) != 0 {
+		t.Errorf("left: %v, %v", hidden, err)
+	}
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT, "size=8m"); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.postImport("app.db", imported); got != http.StatusOK {
+		t.Error("status ", got)
+	}
+	if got, err := os.ReadFile(filepath.Join(dir, "data", "files", "app.db")); err != nil || !bytes.Equal(got, imported) {
+		t.Errorf("the file differs from the import: %v", err)
+	}
+	same(t, n, other, "app.db")
+	n.exec("app.db", "wal", "UPDATE t SET v=3")
+	same(t, n, other, "app.db")
+}
