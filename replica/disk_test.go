@@ -55,18 +55,21 @@ type disk struct {
 	mu     sync.Mutex
 	ops    []diskOp
 	files  int
-	before func(op int) // called before each change, with the number of changes so far
-	broken string       // suffix of files that cannot be synced, if any
-	full   string       // suffix of a file of which one write fails, if any
-	spared int          // how many writes of that file succeed before
-	small  string       // suffix of a file that may not grow beyond its size, if any
+	before func(op int)    // called before each change, with the number of changes so far
+	broken string          // suffix of files that cannot be synced, if any
+	full   string          // suffix of a file of which one write fails, if any
+	spared int             // how many writes of that file succeed before
+	small  string          // suffix of a file that may not grow beyond its size, if any
+	rigid  bool            // it allocates nothing ahead, like the disks of Machines
+	free   uint64          // bytes that it says are free
+	beyond map[string]bool // files that may have room beyond their end
 }
 
 // newDisk mounts a disk that is empty.
 func newDisk(t *testing.T) *disk {
 	t.Helper()
 	needsMount(t)
-	d := &disk{dir: filepath.Join(t.TempDir(), "disk")}
+	d := &disk{dir: filepath.Join(t.TempDir(), "disk"), free: 1 << 30, beyond: map[string]bool{}}
 	if err := os.Mkdir(d.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -206,12 +209,24 @@ func (f *diskFile) fits(size int64) bool {
 	return size <= int64(len(f.data)) || f.d.small == "" || !strings.HasSuffix(f.Path(nil), f.d.small)
 }
 
+// Allocate keeps what it got when it fails, as ext4 does.
 func (f *diskFile) Allocate(_ context.Context, _ fs.FileHandle, off, size uint64, _ uint32) syscall.Errno {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
+	if f.d.rigid {
+		return syscall.ENOTSUP
+	}
+	f.d.beyond[f.Path(nil)] = true
 	if !f.fits(int64(off + size)) {
 		return syscall.ENOSPC
 	}
+	return 0
+}
+
+func (f *diskFile) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	out.Bsize, out.Blocks, out.Bavail = sector, 1<<30, f.d.free/sector
 	return 0
 }
 
@@ -221,6 +236,7 @@ func (f *diskFile) truncate(size int64) {
 	op := diskOp{kind: diskTruncate, file: f.id, name: f.Path(nil), size: size}
 	f.d.record(op)
 	f.data = op.apply(f.data)
+	delete(f.d.beyond, op.name)
 }
 
 // Flush tells the kernel not to send a request when a file is closed: otherwise this process, which

@@ -12,32 +12,47 @@ import (
 	"github.com/hangar-platform/hangar/replica"
 )
 
-// TestImportThatDoesNotFit: an import for which the disk has no room changes nothing, anywhere.
+// TestImportThatDoesNotFit: an import for which the disk has no room changes nothing, anywhere, and takes no room.
 func TestImportThatDoesNotFit(t *testing.T) {
-	for name, pageSize := range map[string]string{"logged": "4096", "unlogged": "8192"} {
+	for name, c := range map[string]struct {
+		pageSize string
+		rigid    bool
+		spare    uint64 // beside what the file needs to grow
+	}{
+		"logged":   {pageSize: "4096"},
+		"unlogged": {pageSize: "8192"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDisk(t)
+			d.rigid = c.rigid
 			n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
 			n.ready()
 			other := startNode(t, nodeConfig{primary: n.url})
 			other.ready()
-			n.exec("new.db", "delete", "PRAGMA page_size="+pageSize, "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(20000))")
+			n.exec("new.db", "delete", "PRAGMA page_size="+c.pageSize, "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(20000))")
 			large, _ := n.export("new.db")
 			n.exec("app.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(1)")
-			before, _ := n.export("app.db")
-			d.bound("files/app.db")
+			before, at := n.export("app.db")
+			free := uint64(len(large) - len(before) - 1)
+			if c.spare > 0 {
+				free += c.spare
+			}
+			d.bound("files/app.db", free)
 			if got := n.postImport("app.db", large); got != http.StatusInternalServerError {
 				t.Error("status ", got)
 			}
 			if diverged, _ := n.Find("app.db").Diverged(); diverged {
 				t.Error("diverged")
 			}
-			if after, _ := n.export("app.db"); !bytes.Equal(after, before) {
-				t.Error("the content has changed")
+			if after, pos := n.export("app.db"); pos != at || !bytes.Equal(after, before) {
+				t.Errorf("%d bytes at %s; they were %d at %s", len(after), pos, len(before), at)
+			}
+			if kept := d.kept(); len(kept) > 0 {
+				t.Errorf("room is kept for %q", kept)
 			}
 			n.exec("app.db", "", "UPDATE t SET v=2")
 			same(t, n, other, "app.db")
-			d.bound("")
+			d.bound("", 1<<30)
 			if got := n.postImport("app.db", large); got != http.StatusOK {
 				t.Error("status ", got)
 			}
@@ -46,6 +61,27 @@ func TestImportThatDoesNotFit(t *testing.T) {
 				t.Error("the import has other content")
 			}
 		})
+	}
+}
+
+// TestLogThatDoesNotFit: the room of an import is free again when the log cannot have it.
+func TestLogThatDoesNotFit(t *testing.T) {
+	d := newDisk(t)
+	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
+	n.ready()
+	n.exec("new.db", "delete", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(20000))")
+	large, _ := n.export("new.db")
+	n.exec("app.db", "delete", "CREATE TABLE t(v)")
+	before, at := n.export("app.db")
+	d.fail(".seg", 0)
+	if got := n.postImport("app.db", large); got != http.StatusInternalServerError {
+		t.Error("status ", got)
+	}
+	if after, pos := n.export("app.db"); pos != at || !bytes.Equal(after, before) {
+		t.Errorf("%d bytes at %s; they were %d at %s", len(after), pos, len(before), at)
+	}
+	if kept := d.kept(); len(kept) > 0 {
+		t.Errorf("room is kept for %q", kept)
 	}
 }
 

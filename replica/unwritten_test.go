@@ -3,9 +3,11 @@ package replica_test
 import (
 	"bytes"
 	"errors"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -23,11 +25,18 @@ func (d *disk) fail(suffix string, spared int) {
 	d.full, d.spared = suffix, spared
 }
 
-// bound keeps the file with a suffix from growing; empty: none.
-func (d *disk) bound(suffix string) {
+// bound keeps the file with a suffix from growing, empty: none, and says how many bytes are free.
+func (d *disk) bound(suffix string, free uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.small = suffix
+	d.small, d.free = suffix, free
+}
+
+// kept returns the files that have room beyond their end.
+func (d *disk) kept() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.beyond))
 }
 
 // failed reports whether a write has failed since fail.

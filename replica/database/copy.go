@@ -346,10 +346,23 @@ func (d replacing) reserve(pageSize, size uint32, direct bool) error {
 	if err != nil || info.Size() >= length {
 		return err
 	}
-	if err := durable.Allocate(int(main.Fd()), unix.FALLOC_FL_KEEP_SIZE, length); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-		return fmt.Errorf("room for a database of %d bytes: %w", length, err)
+	err = durable.Allocate(int(main.Fd()), unix.FALLOC_FL_KEEP_SIZE, length)
+	if err == nil || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
 	}
-	return nil
+	return errors.Join(fmt.Errorf("room for a database of %d bytes: %w", length, err), d.release(direct))
+}
+
+// release frees what reserve has allocated beyond the end of the database file, for pages that will not be written.
+func (d replacing) release(direct bool) error {
+	if !direct || d.main == nil {
+		return nil
+	}
+	info, err := d.main.Stat()
+	if err != nil {
+		return err
+	}
+	return d.main.Truncate(info.Size())
 }
 
 // ErrBadImport is returned for an import that is not an SQLite database.
@@ -423,7 +436,7 @@ func (d replacing) importLogged(s *Spool, c Change, direct, all bool) error {
 	}
 	// The log comes first: after a crash, its content is written again.
 	if err := d.commit(b, c.Pages, ltx.Header{}, true); err != nil {
-		return err
+		return errors.Join(err, d.release(direct))
 	}
 	if err := d.write(content, c.PageSize, c.Pages, direct); err != nil {
 		recovery(d).unwritten(c.Timestamp, true)

@@ -76,7 +76,7 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 	// Pages that are overwritten in place need a durable log: if it lost the transaction, the
 	// database would be torn.
 	if err := d.log.Append(t, encoded, epoch, d.now(), d.c.Sync || direct); err != nil {
-		return err
+		return errors.Join(err, replacing{d}.release(direct))
 	}
 	d.unsynced = true
 	err = d.write(t.Pages, t.PageSize, t.Commit, direct)
