@@ -19,8 +19,11 @@ func TestImportThatDoesNotFit(t *testing.T) {
 		rigid    bool
 		spare    uint64 // beside what the file needs to grow
 	}{
-		"logged":   {pageSize: "4096"},
-		"unlogged": {pageSize: "8192"},
+		"logged":                  {pageSize: "4096"},
+		"unlogged":                {pageSize: "8192"},
+		"logged, not allocated":   {pageSize: "4096", rigid: true},
+		"unlogged, not allocated": {pageSize: "8192", rigid: true},
+		"room only without a log": {pageSize: "4096", rigid: true, spare: 10 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDisk(t)

@@ -253,7 +253,7 @@ func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool)
 			return fmt.Errorf("new file of the database: %w", err)
 		}
 		write = func() error { return d.install(made) }
-	} else if err := d.reserve(c.PageSize, c.Pages, direct); err != nil {
+	} else if err := d.reserve(c.PageSize, c.Pages, 0, direct); err != nil {
 		return err
 	}
 	err := write()
@@ -332,8 +332,9 @@ func (d replacing) rewrite(s *Spool, c Change, direct bool) error {
 
 // reserve allocates the room of a database file of size pages, before any of them is written in place:
 // with some of them, on a full disk, the file would be neither the earlier database nor the later one.
-// Pages that go to the WAL need no such room.
-func (d replacing) reserve(pageSize, size uint32, direct bool) error {
+// Pages that go to the WAL need no such room. In a Machine nothing can be allocated ahead: there, reserve returns an
+// error unless enough is free, also for the logged bytes that the log takes first.
+func (d replacing) reserve(pageSize, size uint32, logged int64, direct bool) error {
 	if !direct || size == 0 {
 		return nil
 	}
@@ -347,10 +348,25 @@ func (d replacing) reserve(pageSize, size uint32, direct bool) error {
 		return err
 	}
 	err = durable.Allocate(int(main.Fd()), unix.FALLOC_FL_KEEP_SIZE, length)
-	if err == nil || errors.Is(err, unix.EOPNOTSUPP) {
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = hasFree(main, length-info.Size()+logged)
+	}
+	if err == nil {
 		return nil
 	}
 	return errors.Join(fmt.Errorf("room for a database of %d bytes: %w", length, err), d.release(direct))
+}
+
+// hasFree returns ENOSPC if the file system of a file has fewer free bytes, as far as it says how many.
+func hasFree(f *os.File, n int64) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return err
+	}
+	if st.Blocks > 0 && uint64(n) > st.Bavail*uint64(st.Bsize) {
+		return unix.ENOSPC
+	}
+	return nil
 }
 
 // release frees what reserve has allocated beyond the end of the database file, for pages that will not be written.
@@ -431,7 +447,7 @@ func (d replacing) importLogged(s *Spool, c Change, direct, all bool) error {
 		b.put(page, 0, data)
 	}
 	_, content := b.sorted(c.Pages)
-	if err := d.reserve(c.PageSize, c.Pages, direct); err != nil {
+	if err := d.reserve(c.PageSize, c.Pages, int64(len(b.data)), direct); err != nil {
 		return err
 	}
 	// The log comes first: after a crash, its content is written again.

@@ -70,7 +70,7 @@ func (d *DB) apply(ctx context.Context, t *txlog.Tx, encoded []byte, epoch uint6
 			return fmt.Errorf("%w: %w", ErrDiverged, err)
 		}
 	}
-	if err := (replacing{d}).reserve(t.PageSize, t.Commit, direct); err != nil {
+	if err := (replacing{d}).reserve(t.PageSize, t.Commit, int64(len(encoded)), direct); err != nil {
 		return err
 	}
 	// Pages that are overwritten in place need a durable log: if it lost the transaction, the
