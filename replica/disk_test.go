@@ -55,21 +55,22 @@ type disk struct {
 	mu     sync.Mutex
 	ops    []diskOp
 	files  int
-	before func(op int)    // called before each change, with the number of changes so far
-	broken string          // suffix of files that cannot be synced, if any
-	full   string          // suffix of a file of which one write fails, if any
-	spared int             // how many writes of that file succeed before
-	small  string          // suffix of a file that may not grow beyond its size, if any
-	rigid  bool            // it allocates nothing ahead, like the disks of Machines
-	free   uint64          // bytes that it says are free
-	beyond map[string]bool // files that may have room beyond their end
+	before func(op int)     // called before each change, with the number of changes so far
+	broken string           // suffix of files that cannot be synced, if any
+	full   string           // suffix of a file of which one write fails, if any
+	spared int              // how many writes of that file succeed before
+	small  string           // suffix of a file that may not grow beyond its size, if any
+	rigid  bool             // it allocates nothing ahead, like the disks of Machines
+	free   uint64           // bytes that it says are free
+	last   string           // suffix of a file that takes the last room when it is allocated, if any
+	beyond map[string]int64 // end of the room of files that may have more than their size
 }
 
 // newDisk mounts a disk that is empty.
 func newDisk(t *testing.T) *disk {
 	t.Helper()
 	needsMount(t)
-	d := &disk{dir: filepath.Join(t.TempDir(), "disk"), free: 1 << 30, beyond: map[string]bool{}}
+	d := &disk{dir: filepath.Join(t.TempDir(), "disk"), free: 1 << 30, beyond: map[string]int64{}}
 	if err := os.Mkdir(d.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +207,8 @@ func (f *diskFile) Write(_ context.Context, _ fs.FileHandle, b []byte, off int64
 
 // fits reports whether the file may have so many bytes. f.d.mu is held.
 func (f *diskFile) fits(size int64) bool {
-	return size <= int64(len(f.data)) || f.d.small == "" || !strings.HasSuffix(f.Path(nil), f.d.small)
+	name := f.Path(nil)
+	return size <= max(int64(len(f.data)), f.d.beyond[name]) || f.d.small == "" || !strings.HasSuffix(name, f.d.small)
 }
 
 // Allocate keeps what it got when it fails, as ext4 does.
@@ -216,9 +218,14 @@ func (f *diskFile) Allocate(_ context.Context, _ fs.FileHandle, off, size uint64
 	if f.d.rigid {
 		return syscall.ENOTSUP
 	}
-	f.d.beyond[f.Path(nil)] = true
-	if !f.fits(int64(off + size)) {
+	name, end := f.Path(nil), int64(off+size)
+	if !f.fits(end) {
+		f.d.beyond[name] = end - 1
 		return syscall.ENOSPC
+	}
+	f.d.beyond[name] = end
+	if f.d.last != "" && strings.HasSuffix(name, f.d.last) {
+		f.d.small = f.d.last
 	}
 	return 0
 }

@@ -142,3 +142,29 @@ func TestRenewOnFullDisk(t *testing.T) {
 	n.exec("app.db", "wal", "UPDATE t SET v=3")
 	same(t, n, other, "app.db")
 }
+
+// TestRoomOverWAL: an import gets the last room of the disk, and keeps it while the pages in the WAL of a program that
+// was killed move to the database file.
+func TestRoomOverWAL(t *testing.T) {
+	d := newDisk(t)
+	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = d.dir }})
+	n.ready()
+	n.exec("new.db", "delete", "PRAGMA page_size=8192", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(20000))")
+	imported, _ := n.export("new.db")
+	w := startWorker(t, workerJob{Path: n.path("app.db"), Journal: "wal", Hold: true, Statements: []string{"CREATE TABLE t(v)"}})
+	eventually(t, "the program", func() bool { return w.count() > 0 })
+	if err := w.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-w.done
+	if info, err := os.Stat(filepath.Join(d.dir, "files", "app.db-wal")); err != nil || info.Size() == 0 {
+		t.Fatal("no WAL: ", err)
+	}
+	d.last = "files/app.db"
+	if got := n.postImport("app.db", imported); got != http.StatusOK {
+		t.Error("status ", got)
+	}
+	if got, _ := n.export("app.db"); !bytes.Equal(got, imported) {
+		t.Error("the import has other content")
+	}
+}

@@ -393,15 +393,9 @@ func (d *DB) writePages(pages []txlog.Page, size uint32) error {
 			return err
 		}
 	}
-	info, err := main.Stat()
+	resized, err := resize(main, int64(size)*int64(d.pageSize))
 	if err != nil {
 		return err
-	}
-	resized := info.Size() != int64(size)*int64(d.pageSize)
-	if resized {
-		if err := main.Truncate(int64(size) * int64(d.pageSize)); err != nil {
-			return err
-		}
 	}
 	if resized || len(pages) > wrotePages {
 		d.wrote(Main, 0, 0)
@@ -411,6 +405,16 @@ func (d *DB) writePages(pages []txlog.Page, size uint32) error {
 		d.wrote(Main, int64(p.Number-1)*int64(d.pageSize), int64(d.pageSize))
 	}
 	return nil
+}
+
+// resize changes the size of a file, and reports whether it was another. A file of that size keeps the room that is
+// reserved beyond its end.
+func resize(f *os.File, size int64) (bool, error) {
+	info, err := f.Stat()
+	if err != nil || info.Size() == size {
+		return false, err
+	}
+	return true, f.Truncate(size)
 }
 
 // create opens the database file, and creates it if it is missing.
@@ -454,7 +458,7 @@ func (d *DB) foldWAL() error {
 		}
 	}
 	if len(d.sums) > 0 && len(d.frames) > 0 {
-		if err := main.Truncate(int64(len(d.sums)) * int64(len(b))); err != nil {
+		if _, err := resize(main, int64(len(d.sums))*int64(len(b))); err != nil {
 			return err
 		}
 	}
