@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hangar-platform/hangar/replica"
+	"github.com/hangar-platform/hangar/replica/database"
 )
 
 // TestImportThatDoesNotFit: an import for which the disk has no room changes nothing, anywhere, and takes no room.
@@ -88,12 +89,12 @@ func TestLogThatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestRenewOnFullDisk imports a file with another page size while a program has the database open, on a disk without
-// room for the new file: the database stays as it is. With room, the program keeps the old file.
-func TestRenewOnFullDisk(t *testing.T) {
+// smallDisk mounts a disk of a size, which the kernel can map for programs.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
 	needsMount(t)
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -101,6 +102,45 @@ func TestRenewOnFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return dir
+}
+
+// TestLargeImportOnFullDisk: an import that is too large for the log does not fit into the WAL of a database that a
+// program has open. No page of it counts, and programs continue to write.
+func TestLargeImportOnFullDisk(t *testing.T) {
+	dir := smallDisk(t, "100m")
+	file := filepath.Join(t.TempDir(), "new.db")
+	if err := (workerJob{Path: file, Statements: []string{"CREATE TABLE t(v)", "INSERT INTO t VALUES(zeroblob(66<<20))"}}).inProcess(t); err != nil {
+		t.Fatal(err)
+	}
+	imported, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := startNode(t, nodeConfig{with: func(c *replica.Config) { c.Data = filepath.Join(dir, "data") }})
+	n.ready()
+	other := startNode(t, nodeConfig{primary: n.url})
+	other.ready()
+	n.exec("app.db", "wal", "CREATE TABLE t(v)")
+	w := startWorker(t, workerJob{Path: n.path("app.db"), Journal: "wal", Hold: true, Statements: []string{"INSERT INTO t VALUES(1)"}})
+	eventually(t, "the program", func() bool { return w.count() > 0 })
+	if got := n.postImport("app.db", imported); got != http.StatusInternalServerError {
+		t.Fatal("status ", got)
+	}
+	if database.Torn(n.Find("app.db")) {
+		t.Fatal("torn")
+	}
+	n.exec("app.db", "", "UPDATE t SET v=2")
+	same(t, n, other, "app.db")
+	if got, _ := n.export("app.db"); len(got) > 1<<20 {
+		t.Errorf("%d bytes", len(got))
+	}
+}
+
+// TestRenewOnFullDisk imports a file with another page size while a program has the database open, on a disk without
+// room for the new file: the database stays as it is. With room, the program keeps the old file.
+func TestRenewOnFullDisk(t *testing.T) {
+	dir := smallDisk(t, "1m")
 	source := startNode(t, nodeConfig{})
 	source.ready()
 	source.exec("new.db", "delete", "PRAGMA page_size=8192", "CREATE TABLE t(v)", "INSERT INTO t VALUES(randomblob(500000))")

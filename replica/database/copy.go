@@ -245,6 +245,7 @@ func (d replacing) spooled(s *Spool, c Change) ([]ltx.Checksum, error) {
 }
 
 func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool) error {
+	mixes := direct // the WAL has all pages, or none that counts
 	write := func() error { return d.rewrite(s, c, direct) }
 	if !direct && c.Pages > 0 && len(d.sums) > 0 && c.PageSize != d.pageSize {
 		made := unnamed(d.c)
@@ -252,12 +253,12 @@ func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool)
 		if err := (replacing{made}).rewrite(s, c, true); err != nil {
 			return fmt.Errorf("new file of the database: %w", err)
 		}
-		write = func() error { return d.install(made) }
+		mixes, write = true, func() error { return d.install(made) }
 	} else if err := d.reserve(c.PageSize, c.Pages, 0, direct); err != nil {
 		return err
 	}
 	err := write()
-	d.torn = err != nil
+	d.torn = err != nil && (mixes || d.torn)
 	if err == nil {
 		err = d.log.Reset(c.Pos, c.Epoch)
 	}
