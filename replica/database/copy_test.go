@@ -2,6 +2,8 @@ package database_test
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/hangar-platform/hangar/replica/database"
@@ -29,5 +31,22 @@ func TestSpool(t *testing.T) {
 		if err := s.Add(c.page, make([]byte, c.size)); !errors.Is(err, c.err) {
 			t.Errorf("page %d of %d bytes: %v, want %v", c.page, c.size, err, c.err)
 		}
+	}
+}
+
+// TestOpenRemovesUnfinishedFile: the new file of an import that ended with its process takes no room.
+func TestOpenRemovesUnfinishedFile(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, ".a.db-new")
+	if err := os.WriteFile(left, make([]byte, 512), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db, err := database.Open(database.Config{Name: "a.db", Dir: dir, Log: dir + "/log"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
+		t.Error("it is still there: ", err)
 	}
 }
