@@ -46,7 +46,6 @@ import (
 	"github.com/kopia/kopia/repo/blob"
 	"github.com/kopia/kopia/repo/content"
 	"github.com/kopia/kopia/repo/format"
-	"github.com/kopia/kopia/repo/logging"
 	"github.com/kopia/kopia/repo/maintenance"
 	"golang.org/x/sync/semaphore"
 
@@ -136,7 +135,8 @@ func New(opts Options) *Archive {
 // under an unused prefix of a bucket that exists. It answers ErrPassword, ErrForeign,
 // ErrUnreachable and ErrLocked; an error in the URL names the parameter.
 func (a *Archive) Open(ctx context.Context) (err error) {
-	ctx = a.logged(ctx)
+	ctx, done := a.operation(ctx)
+	defer done(&err)
 	place, err := parse(a.opts.URL)
 	if err != nil {
 		return err
@@ -152,6 +152,7 @@ func (a *Archive) Open(ctx context.Context) (err error) {
 	if a.store, err = place.open(ctx); err != nil {
 		return fmt.Errorf("open archive %s: %w", place, err)
 	}
+	a.store.listing.patience = unlisted
 	defer func() {
 		if err != nil {
 			_ = a.store.Close(ctx)
@@ -242,8 +243,10 @@ func (a *Archive) connect(ctx context.Context, phrase string) (err error) {
 	}
 	registerStorage()
 	lifetime, end := finish.Lifetime(ctx)
+	opening := context.AfterFunc(ctx, end)
 	defer func() {
-		if err != nil {
+		if !opening() || err != nil {
+			err = errors.Join(err, ctx.Err())
 			end()
 		}
 	}()
@@ -353,8 +356,4 @@ func (s *session) end() {
 	s.a.mu.Lock()
 	defer s.a.mu.Unlock()
 	delete(s.a.sessions, s)
-}
-
-func (a *Archive) logged(ctx context.Context) context.Context {
-	return logging.WithLogger(ctx, loggers(a.opts.Log))
 }

@@ -27,7 +27,8 @@ import (
 // First it looks, in one list of the files, for those that are missing or too short, and logs them.
 // Write then stores again what it needs of them.
 func (a *Archive) Collect(ctx context.Context) (freed int64, err error) {
-	ctx = a.logged(ctx)
+	ctx, done := a.operation(ctx)
+	defer done(&err)
 	select {
 	case a.collecting <- struct{}{}:
 		defer func() { <-a.collecting }()

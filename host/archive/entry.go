@@ -97,8 +97,10 @@ func entryOf(tags map[string]string) (Entry, error) {
 }
 
 // Entry returns the snapshot with an id, or ErrNotFound.
-func (a *Archive) Entry(ctx context.Context, id hangar.SnapshotID) (Entry, error) {
-	e, _, err := a.find(a.logged(ctx), id)
+func (a *Archive) Entry(ctx context.Context, id hangar.SnapshotID) (e Entry, err error) {
+	ctx, done := a.operation(ctx)
+	defer done(&err)
+	e, _, err = a.find(ctx, id)
 	return e, err
 }
 
@@ -123,8 +125,9 @@ func (a *Archive) find(ctx context.Context, id hangar.SnapshotID) (Entry, manife
 
 // Entries returns the snapshots of a volume, or of all if it is empty, the newest first. Other
 // entries of the repository are left out.
-func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) ([]Entry, error) {
-	ctx = a.logged(ctx)
+func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) (_ []Entry, err error) {
+	ctx, done := a.operation(ctx)
+	defer done(&err)
 	if err := a.refresh(ctx); err != nil {
 		return nil, err
 	}
@@ -156,8 +159,9 @@ func (a *Archive) Entries(ctx context.Context, of hangar.VolumeID) ([]Entry, err
 
 // Remove forgets snapshots, durably and all at once. A missing snapshot is not an error. Collect
 // frees their room.
-func (a *Archive) Remove(ctx context.Context, ids ...hangar.SnapshotID) error {
-	ctx = a.logged(ctx)
+func (a *Archive) Remove(ctx context.Context, ids ...hangar.SnapshotID) (err error) {
+	ctx, done := a.operation(ctx)
+	defer done(&err)
 	if err := a.remove(ctx, ids); err != nil {
 		return fmt.Errorf("remove snapshots: %w", err)
 	}

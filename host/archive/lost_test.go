@@ -340,3 +340,50 @@ func TestCollectWithoutManifests(t *testing.T) {
 		t.Error("the volume came back otherwise")
 	}
 }
+
+// silent is a storage whose files cannot be listed.
+type silent struct {
+	blob.Storage
+	is *atomic.Bool
+}
+
+var errSilent = errors.New("listing is not allowed")
+
+func (s silent) ListBlobs(ctx context.Context, prefix blob.ID, each func(blob.Metadata) error) error {
+	if s.is.Load() {
+		return errSilent
+	}
+	return s.Storage.ListBlobs(ctx, prefix, each)
+}
+
+// TestStoreThatCannotBeListed: an operation ends with an error, and the next one works when the store
+// does again.
+func TestStoreThatCannotBeListed(t *testing.T) {
+	p := inBucket(t)
+	a := p.open(t)
+	a.SetPatience(time.Second)
+	d := randomDevice(64*kib, 1)
+	e := write(t, a, newMeta(hangar.NewVolumeID()), d, whole(d), nil)
+	var is atomic.Bool
+	a.Intercept(func(s blob.Storage) blob.Storage { return silent{s, &is} })
+	is.Store(true)
+	for name, operation := range map[string]func() error{
+		"Entry":   func() error { _, err := a.Entry(t.Context(), e.ID); return err },
+		"Entries": func() error { _, err := a.Entries(t.Context(), ""); return err },
+		"Read":    func() error { _, err := a.Read(t.Context(), e.ID, d, nil); return err },
+		"Write": func() error {
+			_, err := a.Write(t.Context(), newMeta(e.Volume), d, whole(d), nil, nil)
+			return err
+		},
+		"Remove":  func() error { return a.Remove(t.Context(), e.ID) },
+		"Collect": func() error { _, err := a.Collect(t.Context()); return err },
+	} {
+		if err := operation(); !errors.Is(err, archive.ErrUnreachable) || !errors.Is(err, errSilent) {
+			t.Errorf("%s: %v, want ErrUnreachable", name, err)
+		}
+	}
+	is.Store(false)
+	if found, err := a.Entry(t.Context(), e.ID); found != e || err != nil {
+		t.Errorf("%+v, %v", found, err)
+	}
+}

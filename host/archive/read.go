@@ -20,8 +20,9 @@ import (
 // Each segment is checked before it is written. The file of a damaged one is marked, so that Write
 // stores again what it needs of it. After ErrCorrupt, with a *CorruptError,
 // ErrNotFound or any other error, the content of dst cannot be used.
-func (a *Archive) Read(ctx context.Context, id hangar.SnapshotID, dst io.WriterAt, progress func(hangar.Progress)) (Entry, error) {
-	ctx = a.logged(ctx)
+func (a *Archive) Read(ctx context.Context, id hangar.SnapshotID, dst io.WriterAt, progress func(hangar.Progress)) (_ Entry, err error) {
+	ctx, done := a.operation(ctx)
+	defer done(&err)
 	t, err := a.getTree(ctx, id)
 	if err != nil {
 		return Entry{}, fmt.Errorf("read snapshot: %w", err)

@@ -241,53 +241,46 @@ func TestKopiaRestores(t *testing.T) {
 	}
 }
 
-// TestRemovedStaysRemoved writes and removes snapshots in several sessions at once, of one process or
-// of two. None that was removed is found again, and none is lost.
+// TestRemovedStaysRemoved writes and removes snapshots in several sessions at once. None that was
+// removed is found again, and none is lost.
 func TestRemovedStaysRemoved(t *testing.T) {
-	everywhere(t, func(t *testing.T, p place) {
-		processes := []*archive.Archive{p.open(t)}
-		if strings.HasPrefix(p.url, "s3:") {
-			processes = append(processes, p.open(t))
-		}
-		var mu sync.Mutex
-		want := map[hangar.SnapshotID]bool{}
-		var writers sync.WaitGroup
-		for w := range 6 {
-			writers.Go(func() {
-				a, volume := processes[w%len(processes)], hangar.NewVolumeID()
-				d := randomDevice(64*kib, uint64(w))
-				for i := range 15 {
-					e, err := a.Write(t.Context(), newMeta(volume), d, whole(d), nil, nil)
-					if err == nil && i%4 > 0 {
-						err = a.Remove(t.Context(), e.ID)
-					}
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					mu.Lock()
-					want[e.ID] = i%4 == 0
-					mu.Unlock()
+	a := inDirectory(t).open(t)
+	var mu sync.Mutex
+	want := map[hangar.SnapshotID]bool{}
+	var writers sync.WaitGroup
+	for w := range 6 {
+		writers.Go(func() {
+			volume := hangar.NewVolumeID()
+			d := randomDevice(64*kib, uint64(w))
+			for i := range 15 {
+				e, err := a.Write(t.Context(), newMeta(volume), d, whole(d), nil, nil)
+				if err == nil && i%4 > 0 {
+					err = a.Remove(t.Context(), e.ID)
 				}
-			})
-		}
-		writers.Wait()
-		for _, a := range processes {
-			found, err := a.Entries(t.Context(), "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			is := map[hangar.SnapshotID]bool{}
-			for _, e := range found {
-				is[e.ID] = true
-			}
-			for id, want := range want {
-				if is[id] != want {
-					t.Errorf("snapshot %s is there: %t, want %t", id, is[id], want)
+				if err != nil {
+					t.Error(err)
+					return
 				}
+				mu.Lock()
+				want[e.ID] = i%4 == 0
+				mu.Unlock()
 			}
+		})
+	}
+	writers.Wait()
+	found, err := a.Entries(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := map[hangar.SnapshotID]bool{}
+	for _, e := range found {
+		is[e.ID] = true
+	}
+	for id, want := range want {
+		if is[id] != want {
+			t.Errorf("snapshot %s is there: %t, want %t", id, is[id], want)
 		}
-	})
+	}
 }
 
 // TestRemovedAfterTheClockWasSetBack removes a snapshot at an earlier time than it was written.

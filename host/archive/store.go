@@ -23,8 +23,9 @@ import (
 // store is the library's storage for blobs, with additions.
 type store struct {
 	blob.Storage
-	remote bool
-	dir    *directory // nil: remote
+	remote  bool
+	dir     *directory // nil: remote
+	listing listing
 }
 
 // GetBlob marks errors that say nothing about the blob, so that a failure of the network, of the disk

@@ -33,8 +33,9 @@ type Base struct {
 // src must not change meanwhile: parts of it may be read again. progress, which may be
 // nil, is called at most ten times a second, and when all is read; never twice at once.
 // When ctx ends, or anything fails, there is no snapshot.
-func (a *Archive) Write(ctx context.Context, meta Meta, src Source, data extent.List, base *Base, progress func(hangar.Progress)) (Entry, error) {
-	ctx = a.logged(ctx)
+func (a *Archive) Write(ctx context.Context, meta Meta, src Source, data extent.List, base *Base, progress func(hangar.Progress)) (_ Entry, err error) {
+	ctx, done := a.operation(ctx)
+	defer done(&err)
 	entry, err := a.write(ctx, meta, src, data, base, progress)
 	if err != nil {
 		return Entry{}, fmt.Errorf("write snapshot %s: %w", meta.ID, err)
