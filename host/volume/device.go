@@ -150,8 +150,8 @@ type Mounted struct {
 // mounted. For a mounted file system it only returns the directory.
 func (d *Device) Mount(ctx context.Context) (Mounted, error) { return d.mounted(ctx, true) }
 
-// MountClean is Mount for a file system that needs no repair. It returns ErrUnclean for another,
-// which it leaves as it is.
+// MountClean is Mount for a file system that needs no repair, except after an interrupted growth,
+// which it repairs as Mount does. It returns ErrUnclean for another, which it leaves as it is.
 func (d *Device) MountClean(ctx context.Context) (Mounted, error) { return d.mounted(ctx, false) }
 
 func (d *Device) mounted(ctx context.Context, repair bool) (Mounted, error) {
