@@ -24,6 +24,15 @@ type Principal struct {
 	Client OAuthClientID
 }
 
+// NeedAdministrator refuses with CodeForbidden everyone but administrators of the platform. what says
+// what only they may do.
+func (p Principal) NeedAdministrator(what string) error {
+	if p.Admin {
+		return nil
+	}
+	return Errorf(CodeForbidden, "", "Only an administrator of the platform may %s", what)
+}
+
 // May reports whether the principal may do action to the target.
 func (p Principal) May(action Action, target Target) bool {
 	return p.Admin || slices.ContainsFunc(p.Grants, func(g Grant) bool { return g.May(action, target) })

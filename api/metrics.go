@@ -27,8 +27,8 @@ func (s *server) readMetrics(r *http.Request) (router.Answer, error) {
 	if err != nil {
 		return router.Answer{}, err
 	}
-	if !p.Admin {
-		return router.Answer{}, hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator may read the counters of the server")
+	if err := p.NeedAdministrator("read the counters of the server"); err != nil {
+		return router.Answer{}, err
 	}
 	families, err := s.Metrics.Gather()
 	if err != nil {

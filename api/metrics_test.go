@@ -26,7 +26,7 @@ func TestMetrics(t *testing.T) {
 		text    string
 	}{
 		"administrator": {counted, token, http.StatusOK, "# TYPE hangar_things_total counter\nhangar_things_total 3\n"},
-		"user":          {counted, "guest", http.StatusForbidden, "Only an administrator"},
+		"user":          {counted, "guest", http.StatusForbidden, "Only an administrator of the platform may read the counters of the server"},
 		"nobody":        {counted, "", http.StatusUnauthorized, "token validation error"},
 		"no counters":   {newAPI(), token, http.StatusNotFound, ""},
 	} {

@@ -25,12 +25,11 @@ func Administrator(ctx context.Context) bool {
 	return err == nil && p.Admin
 }
 
-// NeedAdministrator refuses with CodeForbidden everyone but administrators of the platform. what
-// says what only they may do.
+// NeedAdministrator is Principal.NeedAdministrator of the Caller.
 func NeedAdministrator(ctx context.Context, what string) error {
 	p, err := Caller(ctx)
-	if err == nil && !p.Admin {
-		err = hangar.Errorf(hangar.CodeForbidden, "", "Only an administrator of the platform may %s", what)
+	if err == nil {
+		err = p.NeedAdministrator(what)
 	}
 	return err
 }
