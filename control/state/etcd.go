@@ -41,10 +41,10 @@ const (
 	tickMillis      = 10  // a single member elects itself; short ticks only shorten its start
 	electionMillis  = 100 // ten ticks
 	dialTimeout     = 5 * time.Second
-	keepAlive       = 10 * time.Second
-	defragAbove     = 16 << 20 // bytes; smaller files are not worth it
-	maxRequestBytes = 1 << 21  // MaxTxnBytes plus etcd's overhead
-	replayedAtMost  = 1000     // writes that a start applies again; with etcd's own 10,000 a busy host starts slowly
+	keepAlive       = 10 * time.Second // gRPC pings no more often
+	defragAbove     = 16 << 20         // bytes; smaller files are not worth it
+	maxRequestBytes = 1 << 21          // MaxTxnBytes plus etcd's overhead
+	replayedAtMost  = 1000             // writes that a start applies again; with etcd's own 10,000 a busy host starts slowly
 	// keptWrites stay in memory after a snapshot. A start must not drop what it has to apply: raft
 	// panics if it begins an election (after electionMillis) while its first writes are still being
 	// synced to a slow disk, and writes applied meanwhile are gone (go.etcd.io/raft:
@@ -117,7 +117,7 @@ func OpenEtcd(ctx context.Context, cfg EtcdConfig) (*Etcd, error) {
 }
 
 func (cfg EtcdConfig) dial(endpoints []string) (*clientv3.Client, error) {
-	return connect(endpoints, cfg.TLS, keepAlive, dialTimeout, cfg.Log)
+	return connect(endpoints, cfg.TLS, dialTimeout, cfg.Log)
 }
 
 func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {

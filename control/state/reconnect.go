@@ -21,11 +21,11 @@ const (
 	connectTimeout = 2 * time.Second
 )
 
-// connect returns a client of members of etcd. It asks a silent connection for a sign of life after each ping, and gives
-// it up when none comes within patience.
-func connect(endpoints []string, config *tls.Config, ping, patience time.Duration, log *slog.Logger) (*clientv3.Client, error) {
+// connect returns a client of members of etcd. It asks a connection that was silent for keepAlive for a sign of life, and
+// gives it up when none comes within patience.
+func connect(endpoints []string, config *tls.Config, patience time.Duration, log *slog.Logger) (*clientv3.Client, error) {
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, TLS: config, DialTimeout: dialTimeout, DialKeepAliveTime: ping, DialKeepAliveTimeout: patience,
+		Endpoints: endpoints, TLS: config, DialTimeout: dialTimeout, DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: patience,
 		MaxCallSendMsgSize: maxRequestBytes, DialOptions: reconnect(), Logger: zap.New(slogCore{log: log}),
 	})
 	if err != nil {

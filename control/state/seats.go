@@ -113,7 +113,7 @@ func OpenSeats(ctx context.Context, cfg SeatsConfig) (_ *Seats, err error) {
 }
 
 func (s *Seats) dial(endpoints []string) (*clientv3.Client, error) {
-	return connect(endpoints, s.cfg.TLS, dialTimeout, askOthers, s.cfg.Log)
+	return connect(endpoints, s.cfg.TLS, askOthers, s.cfg.Log)
 }
 
 // compareWith asks each of the other members for changes while this host was away: a member that
