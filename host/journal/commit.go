@@ -7,6 +7,7 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/hangar-platform/hangar/internal/boltfile"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/machinejson"
 )
@@ -75,10 +76,14 @@ func (j *Journal) commit(batch []*call, acked []outboxKey) {
 			j.settle(batch, fmt.Errorf("begin commit: %w", err))
 			return
 		}
-		failed, err := apply(tx, batch, acked)
+		failed := -1
+		err = boltfile.Guard(func() (err error) {
+			failed, err = apply(tx, batch, acked)
+			return err
+		})
 		if err != nil {
 			_ = tx.Rollback() // cannot fail: the transaction is open
-			j.settle(batch, err)
+			j.settle(batch, j.ifDamaged(err))
 			return
 		}
 		if failed >= 0 {
@@ -95,7 +100,8 @@ func (j *Journal) commit(batch []*call, acked []outboxKey) {
 
 // apply runs every call of the batch. failed is the index of a call that has written and then failed,
 // which makes the transaction unusable; -1: none. A call that fails without writing keeps its error
-// and has no effect on the others. err is a fault of the journal itself.
+// and has no effect on the others. err is a fault of the journal itself. It is called in
+// boltfile.Guard.
 func apply(tx *bolt.Tx, batch []*call, acked []outboxKey) (failed int, err error) {
 	if err := forget(tx, acked); err != nil {
 		return -1, fmt.Errorf("update outbox: %w", err)
@@ -114,7 +120,14 @@ func (c *call) run(tx *bolt.Tx) {
 	t := &Tx{tx: tx, call: c}
 	defer func() {
 		t.tx = nil // fn may have kept t, which must not reach a later transaction
-		if p := recover(); p != nil {
+		p := recover()
+		if p == nil {
+			return
+		}
+		c.wrote = true // the transaction may have half of a page in memory
+		if fault, ok := p.(interface{ Addr() uintptr }); ok {
+			c.err = fmt.Errorf("%w: %v", ErrFormat, fault) // the disk does not read a page, which others may not need
+		} else {
 			c.panicked = p
 		}
 	}()
@@ -135,13 +148,15 @@ func (j *Journal) conclude(tx *bolt.Tx, batch []*call, acked []outboxKey) {
 		j.settle(batch, nil)
 		return
 	}
-	number, err := stamp(tx)
+	var number uint64
+	err := boltfile.Guard(func() (err error) {
+		if number, err = stamp(tx); err != nil {
+			return err
+		}
+		return tx.Commit()
+	})
 	if err != nil {
-		_ = tx.Rollback()
-		j.settle(batch, err)
-		return
-	}
-	if err := tx.Commit(); err != nil {
+		_ = tx.Rollback() // it does nothing after a failed Commit that has ended
 		j.settle(batch, j.afterFailure(number, err))
 		return
 	}
@@ -170,12 +185,25 @@ func (j *Journal) afterFailure(number uint64, cause error) error {
 		return nil
 	})
 	if err == nil && seen < number {
-		return fmt.Errorf("commit: %w", diskspace.Explain(cause))
+		return j.ifDamaged(fmt.Errorf("commit: %w", diskspace.Explain(cause)))
 	}
+	return j.breaks(errors.Join(cause, err))
+}
+
+// ifDamaged returns err, and breaks the journal if it is the error of a damaged file.
+func (j *Journal) ifDamaged(err error) error {
+	if errors.Is(err, boltfile.ErrDamaged) {
+		return j.breaks(err)
+	}
+	return err
+}
+
+// breaks refuses later commits and returns ErrBroken.
+func (j *Journal) breaks(cause error) error {
 	if j.broken == nil {
 		close(j.fault)
 	}
-	j.broken = fmt.Errorf("%w: %w", ErrBroken, errors.Join(cause, err))
+	j.broken = fmt.Errorf("%w: %w", ErrBroken, cause)
 	return j.broken
 }
 

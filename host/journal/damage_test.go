@@ -188,6 +188,57 @@ func TestDamagedPages(t *testing.T) {
 	}
 }
 
+// unread makes all pages but the headers unreadable: touching one faults, as if the disk did not read it.
+func unread(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Truncate(path, int64(2*os.Getpagesize())); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCommitThatReadsABadSector fails, and no other commit in the transaction.
+func TestCommitThatReadsABadSector(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := reopen(t, path, journal.Options{})
+	put(t, j, record(machineID(1), "m"))
+	release := hold(t, j)
+	errs := make(chan error, 2)
+	go func() { errs <- j.Commit(func(*journal.Tx) error { return nil }) }()
+	queued(j, 1)
+	go func() { errs <- j.Commit(func(tx *journal.Tx) error { return second(tx.Machine(machineID(1))) }) }()
+	queued(j, 2)
+	unread(t, path)
+	release()
+	err := errors.Join(<-errs, <-errs)
+	if !errors.Is(err, journal.ErrFormat) || errors.Is(err, journal.ErrBroken) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("the commits: %v", err)
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBadSectorDuringACommit breaks the journal.
+func TestBadSectorDuringACommit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "journal")
+	j := reopen(t, path, journal.Options{})
+	put(t, j, record(machineID(1), "m"))
+	err := j.Commit(func(tx *journal.Tx) error {
+		defer unread(t, path)
+		return tx.PutMachine(record(machineID(2), "m"))
+	})
+	if !errors.Is(err, journal.ErrBroken) {
+		t.Errorf("the commit: %v", err)
+	}
+	<-j.Broken()
+	if err := j.Commit(func(*journal.Tx) error { return nil }); !errors.Is(err, journal.ErrBroken) {
+		t.Errorf("the next commit: %v", err)
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestOneHeaderDamagedIsSurvived(t *testing.T) {
 	for _, page := range []int64{0, 1} {
 		path := filepath.Join(t.TempDir(), "journal")

@@ -12,6 +12,8 @@ import (
 	"strconv"
 
 	bolt "go.etcd.io/bbolt"
+
+	"github.com/hangar-platform/hangar/internal/boltfile"
 )
 
 // format is the version of the buckets' content. Open refuses every other version.
@@ -70,7 +72,7 @@ func addedBuckets() [][]byte {
 // addBuckets adds missing addedBuckets to a journal.
 func addBuckets(db *bolt.DB) error {
 	complete := true
-	err := db.View(func(tx *bolt.Tx) error {
+	err := boltfile.View(db, func(tx *bolt.Tx) error {
 		for _, name := range addedBuckets() {
 			complete = complete && tx.Bucket(name) != nil
 		}
@@ -79,7 +81,7 @@ func addBuckets(db *bolt.DB) error {
 	if err != nil || complete {
 		return err
 	}
-	return db.Update(func(tx *bolt.Tx) error {
+	return boltfile.Update(db, func(tx *bolt.Tx) error {
 		for _, name := range addedBuckets() {
 			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 				return err

@@ -24,7 +24,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,6 +33,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/hangar-platform/hangar/internal/boltfile"
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/machinejson"
@@ -58,8 +58,9 @@ var (
 	ErrLocked = errors.New("journal is in use by another process")
 	// ErrFormat: the file is not a journal, is damaged, or is of another format.
 	ErrFormat = errors.New("not a usable journal")
-	// ErrBroken: the disk failed during a commit, so that the state after a crash is unknown. Every
-	// later commit is refused until the journal is opened again.
+	// ErrBroken: the disk failed during a commit, so that the state after a crash is unknown, or does
+	// not read what every commit needs. Every later commit is refused until the journal is opened
+	// again.
 	ErrBroken = errors.New("journal is in an unknown state after a disk error")
 )
 
@@ -159,7 +160,7 @@ func Open(path string, o Options) (*Journal, error) {
 		return nil
 	})
 	if err == nil {
-		err = addBuckets(db)
+		err = unusable(addBuckets(db))
 	}
 	if err != nil {
 		_ = db.Close() // the error above matters
@@ -225,40 +226,33 @@ func create(path string, o Options) error {
 	return durable.SyncDir(filepath.Dir(path))
 }
 
-// openBolt opens the database. It turns a panic of bbolt into ErrFormat: some damage only shows that
-// way, while bbolt reads the list of free pages.
-func openBolt(path string, o Options) (db *bolt.DB, err error) {
-	var file *os.File
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			db, err = nil, fmt.Errorf("%w: %v", ErrFormat, p)
-			if file != nil {
-				_ = file.Close() // only to release the lock
-			}
-		}
-	}()
-	db, err = bolt.Open(path, 0o600, &bolt.Options{
+// openBolt opens the database.
+func openBolt(path string, o Options) (*bolt.DB, error) {
+	db, err := boltfile.Open(path, bolt.Options{
 		Timeout:         o.LockTimeout,
 		NoSync:          o.NoSync,
 		FreelistType:    bolt.FreelistMapType,
 		InitialMmapSize: initialMap,
-		OpenFile: func(name string, flag int, mode os.FileMode) (f *os.File, err error) {
-			f, err = os.OpenFile(name, flag, mode)
-			file = f
+		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+			f, err := os.OpenFile(name, flag, mode)
 			if err == nil && strings.HasSuffix(name, freshSuffix) {
 				err = diskspace.InPlace(f)
 			}
 			return f, err
 		},
 	})
-	switch {
-	case errors.Is(err, bolterrors.ErrTimeout):
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, ErrLocked
-	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
-		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
-	return db, err
+	return db, unusable(err)
+}
+
+// unusable adds ErrFormat to the error of a damaged file.
+func unusable(err error) error {
+	if errors.Is(err, boltfile.ErrDamaged) {
+		err = fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	return err
 }
 
 // headroom is how many bytes of the disk the file reserves in advance: more than bbolt's growth step.

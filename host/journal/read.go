@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -15,28 +14,22 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/boltfile"
 	"github.com/hangar-platform/hangar/internal/machinejson"
 )
 
-// view reads in one consistent transaction. The file is mapped into memory, so a damaged page or a
-// failing disk causes a panic or a fault. view turns both into an error, because one bad sector must
-// not stop the daemon.
-func (j *Journal) view(fn func(tx *bolt.Tx) error) (err error) {
-	tx, err := j.db.Begin(false)
-	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
+// view reads in one consistent transaction. A damaged page or a failing disk is an error, ErrFormat,
+// because one bad sector must not stop the daemon.
+func (j *Journal) view(fn func(tx *bolt.Tx) error) error {
+	err := boltfile.View(j.db, fn)
+	switch {
+	case errors.Is(err, bolterrors.ErrDatabaseNotOpen):
 		return ErrClosed
+	case errors.Is(err, boltfile.ErrDamaged):
+		return fmt.Errorf("%w: reading %s: %w", ErrFormat, j.path, err)
+	default:
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("read journal: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: reading %s: %v", ErrFormat, j.path, p)
-		}
-	}()
-	return fn(tx)
 }
 
 // machinesPerRead bounds how long Machines keeps a read transaction open.

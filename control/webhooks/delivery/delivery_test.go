@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -589,6 +592,75 @@ func TestDiskFull(t *testing.T) {
 	full.Store(false)
 	s.until(t.Context(), t, 2)
 	s.check(t, want)
+}
+
+// TestUnreadableFile: while the disk does not read a part of the file, calls fail, and the next start puts it aside.
+func TestUnreadableFile(t *testing.T) {
+	t.Parallel()
+	s := newSink(t, nil)
+	rig := newRig(t, fast, to("hook", "acme", s.URL))
+	rig.await()
+	want := rig.feed.record(event("acme", 1, hangar.EventStart), event("acme", 1, hangar.EventExit))
+	s.until(t.Context(), t, 2)
+	rig.until("hook", func(status hangar.WebhookStatus) bool { return status.Waiting == 0 })
+	path := filepath.Join(rig.dir, "webhooks.db")
+	// Reading beyond the end of a file that is mapped into memory faults, as a failed read does.
+	if err := os.Truncate(path, int64(2*os.Getpagesize())); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := rig.ReceiverDeliveries("hook", hangar.DeliveryQuery{}); err == nil {
+		t.Errorf("deliveries are %v, and cannot be read", list)
+	}
+	rig.restart()
+	want = append(want, rig.feed.record(event("acme", 1, hangar.EventStart))...)
+	s.until(t.Context(), t, len(want))
+	s.check(t, want)
+	if _, err := os.Stat(path + ".damaged"); err != nil {
+		t.Errorf("the damaged file is not put aside: %v", err)
+	}
+}
+
+// TestUnreadableQueue: it is not read again and again.
+func TestUnreadableQueue(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	s := newSink(t, func(*http.Request, string) int {
+		<-release
+		return http.StatusNoContent
+	})
+	var failed atomic.Int64
+	rig := newRig(t, func(o *delivery.Options) {
+		fast(o)
+		o.Log = slog.New(slog.NewTextHandler(lines(func(line string) {
+			if strings.Contains(line, "queue of a receiver cannot be read") {
+				failed.Add(1)
+			}
+		}), nil))
+	}, to("hook", "acme", s.URL))
+	rig.await()
+	n := 2 * delivery.WindowSize
+	rig.feed.record(slices.Repeat([]hangar.MachineEvent{event("acme", 1, hangar.EventStart)}, n)...)
+	rig.until("hook", func(status hangar.WebhookStatus) bool { return status.Waiting == n })
+	if err := os.Truncate(filepath.Join(rig.dir, "webhooks.db"), int64(2*os.Getpagesize())); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	for failed.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(100 * time.Millisecond) // for it to be read again, wrongly
+	if n := failed.Load(); n > 10 {
+		t.Errorf("it was read %d times", n)
+	}
+	rig.kill()
+}
+
+// lines is a Writer to which a log writes.
+type lines func(line string)
+
+func (l lines) Write(p []byte) (int, error) {
+	l(string(p))
+	return len(p), nil
 }
 
 // TestAwaitReceiver: it ends with its context.

@@ -18,7 +18,7 @@ func (d *Dispatcher) ingest(ctx context.Context) {
 	if d.allKnown(ctx) != nil {
 		return
 	}
-	cursor, told := d.store.cursor(), uint64(0)
+	cursor, told := d.store.begin, uint64(0)
 	_ = pause.Between(ctx, pause.Feeds, func(ctx context.Context) error {
 		for {
 			next, err := d.ingestSome(ctx, cursor)

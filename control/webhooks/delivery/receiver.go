@@ -215,7 +215,7 @@ func (w *worker) read(ctx context.Context) bool {
 	items, err := w.d.store.next(w.id, w.last, want, room)
 	if err != nil {
 		w.d.o.Log.Error("queue of a receiver cannot be read", keyReceiver, w.id, keyError, err)
-		w.signal()
+		time.AfterFunc(readPause, w.signal)
 		return false
 	}
 	for _, it := range items {

@@ -10,6 +10,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/boltfile"
 )
 
 // ReceiverStatus implements hangar.EventDelivery.
@@ -30,7 +31,7 @@ func (d *Dispatcher) ReceiverStatus(id string) hangar.WebhookStatus {
 func (d *Dispatcher) ReceiverDeliveries(id string, q hangar.DeliveryQuery) ([]hangar.WebhookDelivery, error) {
 	list := []hangar.WebhookDelivery{}
 	most := q.Most()
-	err := d.store.db.View(func(tx *bolt.Tx) error {
+	err := boltfile.View(d.store.db, func(tx *bolt.Tx) error {
 		for _, part := range []struct {
 			bucket []byte
 			state  hangar.DeliveryState
@@ -76,7 +77,7 @@ func (s *store) resend(id string, delivery hangar.DeliveryID) (e entry, err erro
 	s.mu.Lock()
 	t := &transaction{store: s, metas: map[string]meta{}, total: s.total}
 	s.mu.Unlock()
-	err = s.db.Update(func(tx *bolt.Tx) error {
+	err = boltfile.Update(s.db, func(tx *bolt.Tx) error {
 		t.tx, t.evicted = tx, map[string]uint64{}
 		found := false
 		look := func(name []byte, do func(key []byte, one entry) error) {

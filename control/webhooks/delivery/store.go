@@ -18,6 +18,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/boltfile"
 	"github.com/hangar-platform/hangar/internal/pause"
 )
 
@@ -88,8 +89,9 @@ type storeOptions struct {
 // power. Outcomes of attempts are committed a moment later: events whose outcome a crash loses are
 // delivered again.
 type store struct {
-	o  storeOptions
-	db *bolt.DB
+	o     storeOptions
+	db    *bolt.DB
+	begin uint64 // number of the last event that was taken before the start
 
 	writing sync.Mutex // held by the writer
 
@@ -113,54 +115,46 @@ const initialMap = 64 << 20
 const (
 	lockTimeout = 2 * time.Second
 	writePause  = 5 * time.Second // after outcomes could not be written
+	readPause   = time.Minute     // after a queue could not be read
 )
 
-// damaged is the suffix of a damaged file, which is renamed and replaced by an empty one.
-const damaged = ".damaged"
-
-func openStore(path string, o storeOptions) (*store, error) {
+func openStore(path string, o storeOptions) (s *store, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	s, err := openFile(path, o)
-	if errors.Is(err, bolterrors.ErrInvalid) || errors.Is(err, bolterrors.ErrChecksum) || errors.Is(err, bolterrors.ErrVersionMismatch) {
+	s = &store{o: o, flushed: make(chan struct{}), pending: make(chan struct{}, 1)}
+	options := bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, InitialMmapSize: initialMap, NoSync: o.noSync}
+	s.db, err = boltfile.OpenReplaceable(path, options, s.load, func(err error) {
 		o.log.Error("queues of webhooks cannot be read, and are put aside: what waited there is not delivered", "path", path, keyError, err)
-		if err := os.Rename(path, path+damaged); err != nil {
-			return nil, err
-		}
-		return openFile(path, o)
-	}
-	return s, err
-}
-
-func openFile(path string, o storeOptions) (*store, error) {
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, InitialMmapSize: initialMap, NoSync: o.noSync})
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	s := &store{o: o, db: db, metas: map[string]meta{}, flushed: make(chan struct{}), pending: make(chan struct{}, 1)}
-	err = db.Update(func(tx *bolt.Tx) error {
-		for _, name := range [][]byte{bucketCursor, bucketReceivers} {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
-			}
-		}
-		return tx.Bucket(bucketReceivers).ForEachBucket(func(id []byte) error {
-			var m meta
-			if raw := tx.Bucket(bucketReceivers).Bucket(id).Get(keyMeta); raw != nil {
-				if err := json.Unmarshal(raw, &m); err != nil {
-					return fmt.Errorf("receiver %s: %w", id, err)
-				}
-			}
-			s.metas[string(id)] = m
-			s.total += m.Bytes
-			return nil
-		})
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
+		return nil, err
 	}
 	return s, nil
+}
+
+// load makes missing buckets, and reads what the store has in memory.
+func (s *store) load(tx *bolt.Tx) error {
+	s.begin, s.metas, s.total = 0, map[string]meta{}, 0
+	for _, name := range [][]byte{bucketCursor, bucketReceivers} {
+		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+			return err
+		}
+	}
+	if raw := tx.Bucket(bucketCursor).Get(keyCursor); len(raw) == 8 {
+		s.begin = binary.BigEndian.Uint64(raw)
+	}
+	return tx.Bucket(bucketReceivers).ForEachBucket(func(id []byte) error {
+		var m meta
+		if raw := tx.Bucket(bucketReceivers).Bucket(id).Get(keyMeta); raw != nil {
+			if err := json.Unmarshal(raw, &m); err != nil {
+				return fmt.Errorf("receiver %s: %w", id, err)
+			}
+		}
+		s.metas[string(id)] = m
+		s.total += m.Bytes
+		return nil
+	})
 }
 
 // close commits the remaining outcomes and closes the file.
@@ -173,17 +167,6 @@ func (s *store) close() error {
 		return nil
 	}
 	return errors.Join(s.flush(), s.db.Close())
-}
-
-// cursor returns the number of the last event taken from the host.
-func (s *store) cursor() (number uint64) {
-	_ = s.db.View(func(tx *bolt.Tx) error { // fails only if the file is closed
-		if raw := tx.Bucket(bucketCursor).Get(keyCursor); len(raw) == 8 {
-			number = binary.BigEndian.Uint64(raw)
-		}
-		return nil
-	})
-	return number
 }
 
 // queues returns the receivers that have buckets, with their organizations.
@@ -208,7 +191,7 @@ func (s *store) meta(id string) meta {
 func (s *store) remove(id string) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	err := s.db.Update(func(tx *bolt.Tx) error {
+	err := boltfile.Update(s.db, func(tx *bolt.Tx) error {
 		err := tx.Bucket(bucketReceivers).DeleteBucket([]byte(id))
 		if errors.Is(err, bolterrors.ErrBucketNotFound) {
 			return nil
@@ -289,7 +272,7 @@ func (s *store) write(in *ingestion) error {
 	if in == nil && len(outcomes) == 0 {
 		return nil
 	}
-	err := s.db.Update(func(tx *bolt.Tx) error {
+	err := boltfile.Update(s.db, func(tx *bolt.Tx) error {
 		t.tx = tx
 		return t.apply(in, outcomes)
 	})
@@ -332,7 +315,7 @@ type item struct {
 // bytes.
 func (s *store) next(id string, after uint64, most int, size int64) (items []*item, err error) {
 	latest := s.unwritten(id) // before the transaction: an outcome that is missing here is then visible there
-	err = s.db.View(func(tx *bolt.Tx) error {
+	err = boltfile.View(s.db, func(tx *bolt.Tx) error {
 		b := s.bucket(tx, id, bucketQueue)
 		if b == nil {
 			return nil

@@ -10,9 +10,7 @@ package states
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/hangar-platform/hangar"
+	"github.com/hangar-platform/hangar/internal/boltfile"
 )
 
 // Kind is the kind of a value.
@@ -81,7 +80,7 @@ func (s *Store) write(apply func(tx *bolt.Tx) error) error {
 
 // commit writes changes in one transaction, which succeeds or fails for all of them.
 func (s *Store) commit(batch []*change) {
-	err := s.db.Update(func(tx *bolt.Tx) error {
+	err := boltfile.Update(s.db, func(tx *bolt.Tx) error {
 		for _, c := range batch {
 			if err := c.apply(tx); err != nil {
 				return err
@@ -100,49 +99,31 @@ func (s *Store) commit(batch []*change) {
 // lockTimeout is how long Open waits for another process to release the file.
 const lockTimeout = 2 * time.Second
 
-// damaged is the suffix of a renamed unusable file, which replaces an earlier one.
-const damaged = ".damaged"
-
 // ErrLocked reports that another process has the file open.
 var ErrLocked = errors.New("the file with the states of alerts is in use by another process")
 
 // Open opens a file, or creates it.
 func Open(path string, log *slog.Logger) (*Store, error) {
-	s, err := open(path)
-	switch {
-	case err == nil || errors.Is(err, ErrLocked):
-		return s, err
-	case errors.Is(err, bolterrors.ErrInvalid), errors.Is(err, bolterrors.ErrChecksum), errors.Is(err, bolterrors.ErrVersionMismatch):
+	options := bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType}
+	db, err := boltfile.OpenReplaceable(path, options, makeBuckets, func(err error) {
 		log.Error("cannot read the states of alerts: notifications may be repeated", "path", path, "error", err)
-		if err := os.Rename(path, path+damaged); err != nil {
-			return nil, err
-		}
-		return open(path)
-	default:
+	})
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return nil, ErrLocked
+	case err != nil:
 		return nil, err
 	}
+	return &Store{db: db}, nil
 }
 
-func open(path string) (*Store, error) {
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: lockTimeout, FreelistType: bolt.FreelistMapType})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return nil, ErrLocked
-	}
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		for _, k := range kinds() {
-			if _, err := tx.CreateBucketIfNotExists([]byte(k)); err != nil {
-				return err
-			}
+func makeBuckets(tx *bolt.Tx) error {
+	for _, k := range kinds() {
+		if _, err := tx.CreateBucketIfNotExists([]byte(k)); err != nil {
+			return err
 		}
-		return nil
-	})
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open %s: %w", path, err), db.Close())
 	}
-	return &Store{db: db}, nil
+	return nil
 }
 
 // Close closes the file after running calls have ended.
@@ -151,7 +132,7 @@ func (s *Store) Close() error { return s.db.Close() }
 // Load returns all values of a kind that an organization has.
 func (s *Store) Load(kind Kind, org hangar.OrgID) (map[string][]byte, error) {
 	all := map[string][]byte{}
-	err := s.db.View(func(tx *bolt.Tx) error {
+	err := boltfile.View(s.db, func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte(kind)).Bucket([]byte(org))
 		if b == nil {
 			return nil
@@ -204,7 +185,7 @@ func (s *Store) Forget(org hangar.OrgID) error {
 // Orgs returns the organizations that have any values, in no particular order.
 func (s *Store) Orgs() ([]hangar.OrgID, error) {
 	seen := map[hangar.OrgID]struct{}{}
-	err := s.db.View(func(tx *bolt.Tx) error {
+	err := boltfile.View(s.db, func(tx *bolt.Tx) error {
 		for _, kind := range kinds() {
 			err := tx.Bucket([]byte(kind)).ForEachBucket(func(k []byte) error {
 				seen[hangar.OrgID(k)] = struct{}{}

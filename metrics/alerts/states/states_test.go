@@ -111,6 +111,35 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// TestUnreadable: while the disk does not read a part of the file, calls fail, and the next Open puts it aside.
+func TestUnreadable(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "alerts.db")
+	s := open(t, path)
+	if err := s.Save(states.Alerts, "a", map[string][]byte{"x": make([]byte, 100_000)}); err != nil {
+		t.Fatal(err)
+	}
+	// Reading beyond the end of a file that is mapped into memory faults, as a failed read does.
+	if err := os.Truncate(path, int64(2*os.Getpagesize())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Load(states.Alerts, "a"); err == nil {
+		t.Error("loaded what cannot be read")
+	}
+	if err := s.Save(states.Alerts, "a", map[string][]byte{"x": nil}); err == nil {
+		t.Error("saved where nothing can be read")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	s = open(t, path)
+	if got := load(t, s, states.Alerts, "a"); len(got) > 0 {
+		t.Errorf("a new file has %v", got)
+	}
+	if _, err := os.Stat(path + ".damaged"); err != nil {
+		t.Errorf("the damaged file is not put aside: %v", err)
+	}
+}
+
 func TestConcurrentWriters(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "alerts.db"))
 	var wg sync.WaitGroup
