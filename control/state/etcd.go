@@ -161,15 +161,18 @@ func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {
 // makeRoom returns free pages of the file to the file system, and clears the alarm of a member that
 // had reached its quota; if it still exceeds the quota, the alarm is raised again.
 func (s *Etcd) makeRoom(ctx context.Context) {
-	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 && s.room.space.Admit(diskspace.DefragmentState, db.SizeInUse()) == nil {
-		if err := db.Defrag(); err != nil {
-			s.log.Warn("state file was not compacted", "error", err)
-		}
+	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 {
+		s.room.defragment(db, s.log)
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.limit)
+	disarm(ctx, s.client, s.limit, s.log)
+}
+
+// disarm clears the alarms of members that have reached their quota.
+func disarm(ctx context.Context, client *clientv3.Client, limit time.Duration, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if _, err := s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
-		s.log.Warn("alarms of the state were not lifted", "error", err)
+	if _, err := client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
+		log.Warn("alarms of the state were not lifted", "error", err)
 	}
 }
 

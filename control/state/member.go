@@ -10,11 +10,13 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
@@ -56,6 +58,7 @@ const (
 	maxLearners     = 4    // so that all of five members but the first can wait for the others
 	keptForFollower = 5000 // writes, for members that were away
 	tendEvery       = 2 * time.Second
+	secondsOfTurn   = 60 // in which one of the members may defragment its file
 )
 
 // Paths are the patterns of http.ServeMux at which a member serves the others and clients.
@@ -188,7 +191,8 @@ func (m *member) admit(ctx context.Context, in any, _ *grpc.UnaryServerInfo, nex
 	return next(ctx, in)
 }
 
-// tend allocates room for writes, and makes the leader compact old revisions.
+// tend allocates room for writes, and makes the leader compact old revisions. In a cluster that refuses writes because a
+// member has reached its quota, the leader keeps no old revisions, and each member makes room.
 func (m *member) tend(ctx context.Context) {
 	history := cmp.Or(m.cfg.History, DefaultHistory)
 	for due := int64(0); pause.For(ctx, tendEvery) == nil; {
@@ -200,19 +204,57 @@ func (m *member) tend(ctx context.Context) {
 				m.cfg.Log.Warn("the state may need room on the disk that there is not", "error", err)
 			}
 		}
-		now := m.etcd.Server.KV().Rev()
+		now, keep := m.etcd.Server.KV().Rev(), history
 		if due == 0 {
 			due = now + history
 		}
-		if m.etcd.Server.Leader() != m.etcd.Server.MemberID() || now < due || m.room.space.AdmitOwn(diskspace.CompactState) != nil {
-			continue
+		full := slices.ContainsFunc(m.etcd.Server.Alarms(), func(a *pb.AlarmMember) bool { return a.Alarm == pb.AlarmType_NOSPACE })
+		if full {
+			keep, due = 0, min(due, now)
 		}
-		due = now + history
-		bounded, cancel := context.WithTimeout(ctx, DefaultTimeout)
-		if _, err := m.client.Compact(bounded, now-history, clientv3.WithCompactPhysical()); err != nil && ctx.Err() == nil {
-			m.cfg.Log.Warn("old revisions of the state are kept", "error", err)
+		if m.leads() && now >= due && m.room.space.AdmitOwn(diskspace.CompactState) == nil {
+			due = now + history
+			m.compact(ctx, now-keep)
 		}
-		cancel()
+		if full {
+			m.makeRoom(ctx)
+		}
+	}
+}
+
+func (m *member) leads() bool { return m.etcd.Server.Leader() == m.etcd.Server.MemberID() }
+
+// compact forgets what is needed only to read or watch revisions before revision.
+func (m *member) compact(ctx context.Context, revision int64) {
+	bounded, cancel := context.WithTimeout(ctx, DefaultTimeout)
+	defer cancel()
+	_, err := m.client.Compact(bounded, revision, clientv3.WithCompactPhysical())
+	if err != nil && ctx.Err() == nil && !errors.Is(err, rpctypes.ErrCompacted) {
+		m.cfg.Log.Warn("old revisions of the state are kept", "error", err)
+	}
+}
+
+// makeRoom does what ends the refusal of writes, if less than half of the quota is in use. A member answers nothing while
+// it defragments its file, so each does that in another minute, and does not lead meanwhile if another can. The leader
+// lifts the alarm once its own file is small enough; a member whose file is still too large raises it again.
+func (m *member) makeRoom(ctx context.Context) {
+	server := m.etcd.Server
+	db, quota := server.Backend(), cmp.Or(m.cfg.QuotaBytes, DefaultQuotaBytes)
+	switch {
+	case db.SizeInUse() >= quota/2:
+	case db.Size() >= quota*3/4:
+		members := server.Cluster().Members()
+		turn := int(time.Now().Unix()/secondsOfTurn) % len(members)
+		if members[turn].ID != server.MemberID() {
+			return
+		}
+		if err := server.TryTransferLeadershipOnShutdown(); err != nil {
+			m.cfg.Log.Warn("no other member of the cluster state can lead", "error", err)
+			return
+		}
+		m.room.defragment(db, m.cfg.Log)
+	case m.leads():
+		disarm(ctx, m.client, DefaultTimeout, m.cfg.Log)
 	}
 }
 

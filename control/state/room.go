@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 
+	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"github.com/hangar-platform/hangar/internal/diskspace"
@@ -104,6 +106,17 @@ func (r *room) take() error {
 		return err
 	}
 	return nil
+}
+
+// defragment returns free pages of the database to the file system, if there is room for the copy that
+// this makes.
+func (r *room) defragment(db backend.Backend, log *slog.Logger) {
+	if r.space.Admit(diskspace.DefragmentState, db.SizeInUse()) != nil {
+		return
+	}
+	if err := db.Defrag(); err != nil {
+		log.Warn("state file was not compacted", "error", err)
+	}
 }
 
 // keepProbe creates the file that etcd creates at its next start, unless it exists. This start

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/hangar-platform/hangar"
@@ -27,6 +28,7 @@ type hosts struct {
 	t         *testing.T
 	authority *authority.Authority
 	seats     int
+	quota     int64 // of each member; 0: the default
 }
 
 // server is a host that can be ended and started again.
@@ -106,7 +108,7 @@ func (s *server) open() error {
 	seat, err := state.OpenSeats(ctx, state.SeatsConfig{
 		Member: state.MemberConfig{
 			Dir: filepath.Join(s.dir, "state"), Name: string(s.id), URL: s.url(), Certificate: cert, Authority: root, ServerName: authority.ServerName,
-			NoSync: true, Log: log,
+			QuotaBytes: s.hosts.quota, NoSync: true, Log: log,
 		},
 		Endpoints: s.endpoints, TLS: identity.ClientConfig(""), Seats: s.hosts.seats, Timeout: 5 * time.Second, Log: log,
 		Save: func(urls []string) error {
@@ -311,6 +313,30 @@ func TestSeatsOfHostsThatJoinAtOnce(t *testing.T) {
 	}
 	if voters, learners := dead.members(); len(voters) != 3 || len(learners) != 0 || slices.Contains(voters, string(dead.id)) {
 		t.Errorf("members %v, learners %v after the return", voters, learners)
+	}
+}
+
+// TestMemberRecoversFromItsQuota: old values alone make a member refuse writes only for a while.
+func TestMemberRecoversFromItsQuota(t *testing.T) {
+	h := newHosts(t, 0)
+	h.quota = 24 << 20
+	first := h.server(1)
+	first.mustStart()
+	put := func() error {
+		_, err := first.seat.Store().Txn(t.Context(), state.Txn{Then: []state.Op{state.Put("/k", make([]byte, 1<<20))}})
+		return err
+	}
+	deadline := time.Now().Add(time.Minute)
+	for n := 0; !errors.Is(put(), rpctypes.ErrNoSpace); n++ {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d MiB were written with a quota of 24 MiB", n)
+		}
+	}
+	for put() != nil {
+		if time.Now().After(deadline) {
+			t.Fatal("it refuses writes for a minute")
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
