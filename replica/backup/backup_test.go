@@ -188,6 +188,47 @@ func TestTakeover(t *testing.T) {
 	}
 }
 
+// TestSnapshotAhead: a node ends after it has stored a snapshot, but not yet the transactions that lead to it. They
+// are stored after the next start, and each of them can be restored.
+func TestSnapshotAhead(t *testing.T) {
+	for _, before := range []int{0, 2} {
+		t.Run(fmt.Sprintf("%d transactions stored", before), func(t *testing.T) {
+			store, _ := openDirectory(t)
+			c := newClock()
+			s := newSource(t, c)
+			rng := rand.New(rand.NewPCG(11, 11))
+			write := func(n int) {
+				for range n {
+					c.advance(time.Second)
+					must(t, s.write(rng, ""))
+				}
+			}
+			first, second, third := newBackup(t, s, store, c), newBackup(t, s, store, c), newBackup(t, s, store, c)
+			write(before)
+			must(t, first.round(t.Context(), true, false))
+			write(3)
+			c.advance(first.o.SnapshotInterval)
+			must(t, (&term{first, s.epoch}).snapshots(t.Context()))
+			if r, err := restored(t, store, 0); err != nil || r.Pos != s.db.Pos() {
+				t.Fatalf("the snapshot is %+v, %v, want %s", r, err, s.db.Pos())
+			}
+			write(1)
+			must(t, second.round(t.Context(), true, false))
+			for _, state := range s.history {
+				s.exact(t, store, state.Stamp)
+			}
+			// Transactions that no restore needs any more are not stored again, even if the log has them.
+			c.advance(second.o.Retention + time.Hour)
+			must(t, second.round(t.Context(), false, true))
+			stored := names(t, store)
+			must(t, third.round(t.Context(), true, false))
+			if again := names(t, store); len(stored) != 2 || !slices.Equal(again, stored) {
+				t.Errorf("the next start makes %v of %v", again, stored)
+			}
+		})
+	}
+}
+
 // TestOtherCluster: the databases of two clusters are not mixed.
 func TestOtherCluster(t *testing.T) {
 	store, _ := openDirectory(t)

@@ -2,6 +2,7 @@ package backup
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -109,7 +110,8 @@ func (t *term) put(ctx context.Context, db string, i item, data []byte) error {
 	return nil
 }
 
-// resume finds the newest position in the store that the log continues.
+// resume finds the newest position in the store that the log continues. A snapshot may be stored before the
+// transactions that lead to it, so its position counts only if the log continues no other, or no restore needs them.
 func (t *term) resume(ctx context.Context, db *database.DB) error {
 	c, err := t.catalog(ctx, db.Name())
 	if err != nil {
@@ -126,7 +128,11 @@ func (t *term) resume(ctx context.Context, db *database.DB) error {
 	if i := slices.IndexFunc(c.items, func(i item) bool { return i.form == snapshot }); i >= 0 {
 		s.snapshot = at(c.items[i].last)
 	}
+	slices.SortStableFunc(c.items, func(i, j item) int { return cmp.Compare(i.whole(), j.whole()) })
 	for _, i := range c.items {
+		if i.form == snapshot && !s.broken && at(i.last).After(now.Add(-t.o.Retention)) {
+			break // none of the log's transactions is stored, and it has all since the empty database
+		}
 		r, err := db.Log().After(i.to)
 		if errors.Is(err, txlog.ErrGone) {
 			continue
