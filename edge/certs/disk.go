@@ -142,16 +142,24 @@ const (
 	chainExt    = ".crt"
 )
 
-// Store implements certmagic.Storage.
+// Store implements certmagic.Storage. What it has stored survives a power cut.
 func (s *storage) Store(ctx context.Context, key string, value []byte) error {
 	if _, private := ofSite(key, keyExt); private {
-		return s.FileStorage.Store(ctx, key+nextExt, value)
+		key += nextExt
 	}
-	err := s.FileStorage.Store(ctx, key, value)
-	if site, chain := ofSite(key, chainExt); chain && err == nil {
-		err = takePlace(s.Filename(site + keyExt))
+	if err := s.FileStorage.Store(ctx, key, value); err != nil {
+		return err
 	}
-	return err
+	if site, chain := ofSite(key, chainExt); chain {
+		if err := takePlace(s.Filename(site + keyExt)); err != nil {
+			return err
+		}
+	}
+	for dir := filepath.Dir(s.Filename(key)); ; dir = filepath.Dir(dir) { // certmagic syncs no directory
+		if err := durable.SyncDir(dir); err != nil || dir == filepath.Clean(s.Path) || dir == filepath.Dir(dir) {
+			return err
+		}
+	}
 }
 
 // Delete implements certmagic.Storage. Of a key whose chain could not be stored, it removes what was to replace the old
