@@ -96,8 +96,8 @@ type Daemon struct {
 	left    sync.Once
 }
 
-// startPatience bounds the start of a daemon, which may derive a key meanwhile.
-const startPatience = time.Minute
+// startPatience bounds the start of a daemon, which may derive a key meanwhile, on a busy server.
+const startPatience = 3 * time.Minute
 
 // Start starts a daemon. Its directory must not have remains of an earlier one. The end of ctx ends the start, but not
 // a daemon that has started.
