@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,6 +59,40 @@ func TestAllocated(t *testing.T) {
 		}
 		unix.Sync()
 		taken("emptied")
+		w.close(d)
+	})
+}
+
+// TestFormatBesideAReader: a page of an allocated image that something reads is none that was written.
+func TestFormatBesideAReader(t *testing.T) {
+	kinds(t, 64*mib, func(t *testing.T, w *world, spec volume.Spec) {
+		spec.Allocate = true
+		w.create(spec)
+		d := w.attach(spec)
+		f, err := os.Open(w.image(spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pages[len(pages)-1] != 0 { // keeps the page in memory
+			t.Error("the image ends with something")
+		}
+		unmapped := make(chan error, 1)
+		time.AfterFunc(50*time.Millisecond, func() { unmapped <- unix.Munmap(pages) })
+		if err := d.Format(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-unmapped; err != nil {
+			t.Error(err)
+		}
 		w.close(d)
 	})
 }

@@ -115,7 +115,7 @@ func (d *Device) Format(ctx context.Context) error {
 	}
 	defer unlock()
 	mark := filepath.Join(d.v.dir(d.image.id), formatFile)
-	blank, err := d.image.isBlank()
+	blank, err := d.image.isBlank(ctx)
 	if err != nil {
 		return err
 	}

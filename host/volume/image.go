@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/hangar-platform/hangar/internal/diskspace"
 	"github.com/hangar-platform/hangar/internal/durable"
 	"github.com/hangar-platform/hangar/internal/finish"
+	"github.com/hangar-platform/hangar/internal/pause"
 )
 
 // Files in the directory of a volume.
@@ -250,23 +252,36 @@ func (v *Volumes) Room(ctx context.Context) (Room, error) {
 	return room, nil
 }
 
+const (
+	blankTries = 10
+	blankPause = 20 * time.Millisecond
+)
+
 // isBlank reports whether an image was never written to.
-func (i image) isBlank() (bool, error) {
+func (i image) isBlank(ctx context.Context) (bool, error) {
 	f, err := os.Open(i.path)
 	if err != nil {
 		return false, err
 	}
 	defer f.Close()
 	// Cached pages of allocated but unwritten blocks count as data, so they are dropped from the
-	// page cache first.
-	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
-		return false, &fs.PathError{Op: "fadvise", Path: i.path, Err: err}
+	// page cache first. One that something reads at that moment stays.
+	for range blankTries {
+		if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+			return false, &fs.PathError{Op: "fadvise", Path: i.path, Err: err}
+		}
+		_, err = unix.Seek(int(f.Fd()), i.payload, unix.SEEK_DATA)
+		if errors.Is(err, unix.ENXIO) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if err := pause.For(ctx, blankPause); err != nil {
+			return false, err
+		}
 	}
-	_, err = unix.Seek(int(f.Fd()), i.payload, unix.SEEK_DATA)
-	if errors.Is(err, unix.ENXIO) {
-		return true, nil
-	}
-	return false, err
+	return false, nil
 }
 
 // take allocates the first bytes of the file, if the image is to be allocated completely and the file system can do
