@@ -107,7 +107,7 @@ type Archive struct {
 
 	collecting chan struct{} // holds one element while a Collect runs
 
-	changes atomic.Int64 // by this process
+	changes atomic.Int64 // by this process, since it merged manifests
 
 	lost sync.Map // of blob.ID: files that are known to be lost or damaged
 
@@ -152,7 +152,7 @@ func (a *Archive) Open(ctx context.Context) (err error) {
 	if a.store, err = place.open(ctx); err != nil {
 		return fmt.Errorf("open archive %s: %w", place, err)
 	}
-	a.store.listing.patience = unlisted
+	a.store.patience = unlisted
 	defer func() {
 		if err != nil {
 			_ = a.store.Close(ctx)
@@ -244,13 +244,20 @@ func (a *Archive) connect(ctx context.Context, phrase string) (err error) {
 	registerStorage()
 	lifetime, end := finish.Lifetime(ctx)
 	opening := context.AfterFunc(ctx, end)
+	var rep repo.Repository
 	defer func() {
-		if !opening() || err != nil {
+		if !opening() {
 			err = errors.Join(err, ctx.Err())
-			end()
 		}
+		if err == nil {
+			return
+		}
+		if rep != nil {
+			_ = rep.Close(lifetime)
+		}
+		end()
 	}()
-	rep, err := repo.Open(withStore(lifetime, a.store), file, phrase, &repo.Options{
+	rep, err = repo.Open(withStore(lifetime, a.store), file, phrase, &repo.Options{
 		TimeNowFunc:          a.opts.Now,
 		DisableRepositoryLog: true,
 		DoNotWaitForUpgrade:  true,
@@ -261,7 +268,7 @@ func (a *Archive) connect(ctx context.Context, phrase string) (err error) {
 	switch direct, ok := rep.(repo.DirectRepository); {
 	case errors.Is(err, repo.ErrInvalidPassword):
 		return ErrPassword
-	case errors.Is(err, ErrUnreachable):
+	case errors.Is(err, ErrUnreachable), err != nil && ctx.Err() != nil:
 		return err
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrForeign, err)

@@ -165,7 +165,8 @@ func (a *Archive) Remove(ctx context.Context, ids ...hangar.SnapshotID) (err err
 	if err := a.remove(ctx, ids); err != nil {
 		return fmt.Errorf("remove snapshots: %w", err)
 	}
-	a.changed(ctx)
+	a.changes.Add(1)
+	a.mergeSome(ctx)
 	return nil
 }
 

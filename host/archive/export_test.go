@@ -91,4 +91,4 @@ func (s Session) Store(ctx context.Context, b []byte) error {
 func (s Session) Flush(ctx context.Context) error { return s.s.w.Flush(ctx) }
 
 // SetPatience sets for how long the files of a store may fail to be listed.
-func (a *Archive) SetPatience(d time.Duration) { a.store.listing.patience = d }
+func (a *Archive) SetPatience(d time.Duration) { a.store.patience = d }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/kopia/kopia/repo/content"
@@ -17,13 +18,13 @@ import (
 // The library stores the manifests of each session as a content of its own, reads all such contents after
 // each change, and would merge them in every session that finds 16. A merge leaves out what was removed,
 // and the removal as well, so that of two merges at once the one that had begun before the removal would
-// bring the removed manifest back. The archive therefore merges them itself, and leaves recent removals
-// where they are. Merges are then safe at any time, and in any number of processes.
+// bring the removed manifest back. The archive therefore merges them itself, and keeps the contents with recent
+// removals. Merges are then safe at any time, and in any number of processes.
 
 const (
-	// maxChanges is how many changes a process makes before it merges manifests.
+	// maxChanges is how many changes a process makes before a removal merges manifests.
 	maxChanges = 32
-	// recently is for how long a removal is left, at least; merging bounds a merge.
+	// recently is for how long a removal is kept, at least; merging bounds a merge.
 	recently = time.Hour
 	merging  = 10 * time.Minute
 )
@@ -32,10 +33,10 @@ const (
 // manifests by itself.
 func (s *store) IsReadOnly() bool { return true }
 
-// changed counts a change, and merges the manifests now and then. A failure undoes nothing of the
-// change, so it is only logged.
-func (a *Archive) changed(ctx context.Context) {
-	if a.changes.Add(1)%maxChanges != 0 {
+// mergeSome merges the manifests after many changes. A failure undoes nothing of the changes, so it is only
+// logged.
+func (a *Archive) mergeSome(ctx context.Context) {
+	if a.changes.Load() < maxChanges {
 		return
 	}
 	if err := a.merge(ctx); err != nil && ctx.Err() == nil {
@@ -43,8 +44,9 @@ func (a *Archive) changed(ctx context.Context) {
 	}
 }
 
-// merge makes one content of all that have manifests, except for those with recent removals.
+// merge makes one content of all that have manifests, and keeps those with recent removals beside it.
 func (a *Archive) merge(ctx context.Context) error {
+	a.changes.Store(0)
 	ctx, cancel := context.WithTimeout(ctx, merging)
 	defer cancel()
 	s, err := a.begin(ctx, "merge")
@@ -55,7 +57,7 @@ func (a *Archive) merge(ctx context.Context) error {
 	if err := s.w.Refresh(ctx); err != nil {
 		return err
 	}
-	contents := settledManifests{s.w.ContentManager(), a.opts.Now().Add(-recently)}
+	contents := &keptRemovals{WriteManager: s.w.ContentManager(), since: a.opts.Now().Add(-recently)}
 	m, err := manifest.NewManager(ctx, contents, manifest.ManagerOptions{}, nil)
 	if err != nil {
 		return err
@@ -72,28 +74,37 @@ func (a *Archive) merge(ctx context.Context) error {
 	return contents.Flush(ctx)
 }
 
-// settledManifests hides contents that have a removal after a time.
-type settledManifests struct {
+// keptRemovals deletes no content with manifests that has a recent removal.
+type keptRemovals struct {
 	*content.WriteManager
 
-	until time.Time
+	since time.Time
+	kept  sync.Map // of content.ID
 }
 
 // IterateContents lists contents with manifests.
-func (s settledManifests) IterateContents(ctx context.Context, opts content.IterateOptions, callback content.IterateCallback) error {
-	return s.WriteManager.IterateContents(ctx, opts, func(i content.Info) error {
-		b, err := s.GetContent(ctx, i.ContentID)
+func (k *keptRemovals) IterateContents(ctx context.Context, opts content.IterateOptions, callback content.IterateCallback) error {
+	return k.WriteManager.IterateContents(ctx, opts, func(i content.Info) error {
+		b, err := k.GetContent(ctx, i.ContentID)
 		if err != nil {
 			return err
 		}
-		switch removed, err := removedAfter(b, s.until); {
+		switch removed, err := removedAfter(b, k.since); {
 		case err != nil:
 			return fmt.Errorf("manifests %s: %w", i.ContentID, err)
 		case removed:
-			return nil
+			k.kept.Store(i.ContentID, true)
 		}
 		return callback(i)
 	})
+}
+
+// DeleteContent deletes a content that was listed.
+func (k *keptRemovals) DeleteContent(ctx context.Context, id content.ID) error {
+	if _, kept := k.kept.Load(id); kept {
+		return nil
+	}
+	return k.WriteManager.DeleteContent(ctx, id)
 }
 
 // removedAfter reports whether a content with manifests has a removal after a time. The format is that

@@ -21,7 +21,8 @@ type operationKey struct{}
 // ErrUnreachable if it was ended because the store could not be listed.
 func (a *Archive) operation(ctx context.Context) (_ context.Context, done func(*error)) {
 	ctx, end := context.WithCancelCause(a.logged(ctx))
-	return context.WithValue(ctx, operationKey{}, end), func(err *error) {
+	of := &listing{end: end}
+	return context.WithValue(ctx, operationKey{}, of), func(err *error) {
 		if cause := context.Cause(ctx); *err != nil && errors.Is(cause, ErrUnreachable) {
 			*err = fmt.Errorf("%w (%w)", cause, *err)
 		}
@@ -33,9 +34,9 @@ func (a *Archive) logged(ctx context.Context) context.Context {
 	return logging.WithLogger(ctx, loggers(a.opts.Log))
 }
 
-// listing is since when a store cannot be listed.
+// listing is since when an operation cannot list files.
 type listing struct {
-	patience time.Duration
+	end context.CancelCauseFunc // of the operation
 
 	mu     sync.Mutex
 	failed time.Time // zero: it can
@@ -48,21 +49,22 @@ func (s *store) ListBlobs(ctx context.Context, prefix blob.ID, each func(blob.Me
 		refused = each(m)
 		return refused
 	})
-	if ctx.Err() != nil {
+	of, ok := ctx.Value(operationKey{}).(*listing)
+	if !ok || ctx.Err() != nil {
 		return err
 	}
-	s.listing.mu.Lock()
-	defer s.listing.mu.Unlock()
+	of.mu.Lock()
+	defer of.mu.Unlock()
 	if err == nil || refused != nil {
-		s.listing.failed = time.Time{}
+		of.failed = time.Time{}
 		return err
 	}
-	if s.listing.failed.IsZero() {
-		s.listing.failed = time.Now()
+	if of.failed.IsZero() {
+		of.failed = time.Now()
 	}
 	err = fmt.Errorf("%w: %w", ErrUnreachable, err)
-	if end, ok := ctx.Value(operationKey{}).(context.CancelCauseFunc); ok && time.Since(s.listing.failed) >= s.listing.patience {
-		end(err)
+	if time.Since(of.failed) >= s.patience {
+		of.end(err)
 	}
 	return err
 }

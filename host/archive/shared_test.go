@@ -301,48 +301,64 @@ func TestRemovedAfterTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// TestMergesAtOnce removes a snapshot while one process is in the middle of a merge, and another one
-// merges after that.
+// TestMergesAtOnce removes a snapshot before one process begins a merge, or in the middle of it. Another
+// process merges meanwhile, to which the earlier removal is not recent any more.
 func TestMergesAtOnce(t *testing.T) {
-	p := inBucket(t)
-	slow, other := p.open(t), p.open(t)
-	d := randomDevice(64*kib, 1)
-	var last archive.Entry
-	for range 3 {
-		last = write(t, other, newMeta(hangar.NewVolumeID()), d, whole(d), nil)
-	}
-	var once sync.Once
-	merging, proceed := make(chan struct{}), make(chan struct{})
-	slow.Intercept(func(s blob.Storage) blob.Storage {
-		return &putting{s, func(id blob.ID) {
-			if strings.HasPrefix(string(id), "q") {
-				once.Do(func() {
-					close(merging)
-					<-proceed
-				})
+	for name, earlier := range map[string]time.Duration{"in the middle": 0, "before": 61 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			p := inBucket(t)
+			var c clock
+			opts := p.options()
+			opts.Now = c.now
+			slow, other := p.open(t), open(t, opts)
+			d := randomDevice(64*kib, 1)
+			var last archive.Entry
+			for range 3 {
+				last = write(t, other, newMeta(hangar.NewVolumeID()), d, whole(d), nil)
 			}
-		}}
-	})
-	merged := make(chan error)
-	go func() { merged <- slow.Merge(t.Context()) }()
-	<-merging
-	if err := other.Remove(t.Context(), last.ID); err != nil {
-		t.Fatal(err)
-	}
-	if err := other.Merge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	close(proceed)
-	if err := <-merged; err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range []*archive.Archive{slow, other} {
-		if _, err := a.Entry(t.Context(), last.ID); !errors.Is(err, archive.ErrNotFound) {
-			t.Errorf("a removed snapshot: %v", err)
-		}
-		if kept, err := a.Entries(t.Context(), ""); len(kept) != 2 || err != nil {
-			t.Errorf("%d snapshots, %v, want 2", len(kept), err)
-		}
+			remove := func() {
+				if err := other.Remove(t.Context(), last.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if earlier > 0 {
+				remove()
+			}
+			var once sync.Once
+			merging, proceed := make(chan struct{}), make(chan struct{})
+			slow.Intercept(func(s blob.Storage) blob.Storage {
+				return &putting{s, func(id blob.ID) {
+					if strings.HasPrefix(string(id), "q") {
+						once.Do(func() {
+							close(merging)
+							<-proceed
+						})
+					}
+				}}
+			})
+			merged := make(chan error)
+			go func() { merged <- slow.Merge(t.Context()) }()
+			<-merging
+			if earlier == 0 {
+				remove()
+			}
+			c.advance(earlier)
+			if err := other.Merge(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			close(proceed)
+			if err := <-merged; err != nil {
+				t.Fatal(err)
+			}
+			for _, a := range []*archive.Archive{slow, other} {
+				if _, err := a.Entry(t.Context(), last.ID); !errors.Is(err, archive.ErrNotFound) {
+					t.Errorf("a removed snapshot: %v", err)
+				}
+				if kept, err := a.Entries(t.Context(), ""); len(kept) != 2 || err != nil {
+					t.Errorf("%d snapshots, %v, want 2", len(kept), err)
+				}
+			}
+		})
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/kopia/kopia/repo/blob"
 	"github.com/kopia/kopia/repo/blob/filesystem"
@@ -23,9 +24,9 @@ import (
 // store is the library's storage for blobs, with additions.
 type store struct {
 	blob.Storage
-	remote  bool
-	dir     *directory // nil: remote
-	listing listing
+	remote   bool
+	dir      *directory    // nil: remote
+	patience time.Duration // for how long an operation may fail to list files
 }
 
 // GetBlob marks errors that say nothing about the blob, so that a failure of the network, of the disk

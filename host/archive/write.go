@@ -40,7 +40,7 @@ func (a *Archive) Write(ctx context.Context, meta Meta, src Source, data extent.
 	if err != nil {
 		return Entry{}, fmt.Errorf("write snapshot %s: %w", meta.ID, err)
 	}
-	a.changed(ctx)
+	a.changes.Add(1)
 	return entry, nil
 }
 
