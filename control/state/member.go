@@ -248,6 +248,10 @@ func (m *member) makeRoom(ctx context.Context) {
 		if members[turn].ID != server.MemberID() {
 			return
 		}
+		if err := m.room.space.Admit(diskspace.DefragmentState, db.SizeInUse()); err != nil {
+			m.cfg.Log.Warn("state file was not compacted", "error", err)
+			return
+		}
 		if err := server.TryTransferLeadershipOnShutdown(); err != nil {
 			m.cfg.Log.Warn("no other member of the cluster state can lead", "error", err)
 			return

@@ -38,7 +38,7 @@ func (v *view) event(e rollout.Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.asJSON {
-		_ = v.streams.PrintJSONLine(e) // the deploy continues without a reader, and its command fails at the end
+		_ = v.streams.PrintJSONLine(e) // the deploy continues, and its command fails at the end
 		return
 	}
 	if e.Stage != v.stage && e.Stage > 0 {
