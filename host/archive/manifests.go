@@ -82,24 +82,22 @@ type keptRemovals struct {
 	kept  sync.Map // of content.ID
 }
 
-// IterateContents lists contents with manifests.
-func (k *keptRemovals) IterateContents(ctx context.Context, opts content.IterateOptions, callback content.IterateCallback) error {
-	return k.WriteManager.IterateContents(ctx, opts, func(i content.Info) error {
-		b, err := k.GetContent(ctx, i.ContentID)
-		if err != nil {
-			return err
-		}
-		switch removed, err := removedAfter(b, k.since); {
-		case err != nil:
-			return fmt.Errorf("manifests %s: %w", i.ContentID, err)
-		case removed:
-			k.kept.Store(i.ContentID, true)
-		}
-		return callback(i)
-	})
+// GetContent reads a content with manifests.
+func (k *keptRemovals) GetContent(ctx context.Context, id content.ID) ([]byte, error) {
+	b, err := k.WriteManager.GetContent(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	switch removed, err := removedAfter(b, k.since); {
+	case err != nil:
+		return nil, fmt.Errorf("manifests %s: %w", id, err)
+	case removed:
+		k.kept.Store(id, true)
+	}
+	return b, nil
 }
 
-// DeleteContent deletes a content that was listed.
+// DeleteContent deletes a content that was read.
 func (k *keptRemovals) DeleteContent(ctx context.Context, id content.ID) error {
 	if _, kept := k.kept.Load(id); kept {
 		return nil
