@@ -147,6 +147,10 @@ func (s *storage) Store(ctx context.Context, key string, value []byte) error {
 	if _, private := ofSite(key, keyExt); private {
 		key += nextExt
 	}
+	dir := filepath.Dir(s.Filename(key)) // certmagic syncs no directory
+	if err := durable.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
 	if err := s.FileStorage.Store(ctx, key, value); err != nil {
 		return err
 	}
@@ -155,11 +159,7 @@ func (s *storage) Store(ctx context.Context, key string, value []byte) error {
 			return err
 		}
 	}
-	for dir := filepath.Dir(s.Filename(key)); ; dir = filepath.Dir(dir) { // certmagic syncs no directory
-		if err := durable.SyncDir(dir); err != nil || dir == filepath.Clean(s.Path) || dir == filepath.Dir(dir) {
-			return err
-		}
-	}
+	return durable.SyncDir(dir)
 }
 
 // Delete implements certmagic.Storage. Of a key whose chain could not be stored, it removes what was to replace the old
