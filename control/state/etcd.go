@@ -161,8 +161,8 @@ func (s *Etcd) openMember(ctx context.Context, cfg EtcdConfig) (err error) {
 // makeRoom returns free pages of the file to the file system, and clears the alarm of a member that
 // had reached its quota; if it still exceeds the quota, the alarm is raised again.
 func (s *Etcd) makeRoom(ctx context.Context) {
-	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 {
-		s.room.defragment(db, s.log)
+	if db := s.member.Server.Backend(); db.Size() > defragAbove && db.SizeInUse() < db.Size()/2 && s.room.admitCopy(db) == nil {
+		defragment(db, s.log)
 	}
 	disarm(ctx, s.client, s.limit, s.log)
 }

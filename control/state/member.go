@@ -248,7 +248,7 @@ func (m *member) makeRoom(ctx context.Context) {
 		if members[turn].ID != server.MemberID() {
 			return
 		}
-		if err := m.room.space.Admit(diskspace.DefragmentState, db.SizeInUse()); err != nil {
+		if err := m.room.admitCopy(db); err != nil {
 			m.cfg.Log.Warn("state file was not compacted", "error", err)
 			return
 		}
@@ -256,7 +256,7 @@ func (m *member) makeRoom(ctx context.Context) {
 			m.cfg.Log.Warn("no other member of the cluster state can lead", "error", err)
 			return
 		}
-		m.room.defragment(db, m.cfg.Log)
+		defragment(db, m.cfg.Log)
 	case m.leads():
 		disarm(ctx, m.client, DefaultTimeout, m.cfg.Log)
 	}

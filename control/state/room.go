@@ -108,12 +108,13 @@ func (r *room) take() error {
 	return nil
 }
 
-// defragment returns free pages of the database to the file system, if there is room for the copy that
-// this makes.
-func (r *room) defragment(db backend.Backend, log *slog.Logger) {
-	if r.space.Admit(diskspace.DefragmentState, db.SizeInUse()) != nil {
-		return
-	}
+// admitCopy refuses the copy of the database that defragment makes if the disk has no room for it.
+func (r *room) admitCopy(db backend.Backend) error {
+	return r.space.Admit(diskspace.DefragmentState, db.SizeInUse())
+}
+
+// defragment returns free pages of the database to the file system.
+func defragment(db backend.Backend, log *slog.Logger) {
 	if err := db.Defrag(); err != nil {
 		log.Warn("state file was not compacted", "error", err)
 	}
