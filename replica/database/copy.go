@@ -258,7 +258,7 @@ func (d replacing) replace(s *Spool, c Change, sums []ltx.Checksum, direct bool)
 		return err
 	}
 	err := write()
-	d.torn = err != nil && (mixes || d.torn || d.owed)
+	d.torn = err != nil && (mixes || mixed(d.DB))
 	if err == nil {
 		err = d.log.Reset(c.Pos, c.Epoch)
 	}
@@ -408,7 +408,7 @@ func (d *DB) Import(ctx context.Context, r io.Reader) (Change, error) {
 	if err := d.Fenced(); err != nil {
 		return Change{}, err
 	}
-	if !direct && !d.torn && !d.owed {
+	if !direct && !mixed(d) {
 		if err := d.captureWAL(true); err != nil {
 			return Change{}, err
 		}

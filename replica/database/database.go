@@ -197,8 +197,11 @@ func (d *DB) Diverged() (bool, int) {
 func Torn(d *DB) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.torn || d.owed
+	return mixed(d)
 }
+
+// mixed is Torn for a caller that holds d.mu.
+func mixed(d *DB) bool { return d.torn || d.owed }
 
 // SetEpoch sets the epoch of the transactions that this node commits from now on.
 func (d *DB) SetEpoch(epoch uint64) {

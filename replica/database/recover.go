@@ -390,7 +390,7 @@ func (d recovery) match() error {
 	if !d.diverged {
 		return nil
 	}
-	if d.torn || d.owed {
+	if mixed(d.DB) {
 		return errUnwritten
 	}
 	sum, err := d.absorb()
